@@ -1,0 +1,1 @@
+"""Before exec: all that a child will be started with. Starts nothing."""

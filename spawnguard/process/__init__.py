@@ -1,0 +1,1 @@
+"""The living tree: the only place that starts, signals or waits for a process."""
