@@ -1,7 +1,7 @@
 """Names that move together: what a pattern ``@name`` stands for.
 
-Handling one name of a family is the commonest bug in the field: slime popped two of torch's four allocator names, ROLL one
-(slime #2248, ROLL sglang_strategy.py), TRL's list of torchrun's variables lacks the one that makes a child hang
+Handling one name of a family is the commonest bug in the field: slime popped two of torch's four allocator names, ROLL
+one (slime #2248, ROLL sglang_strategy.py), TRL's list of torchrun's variables lacks the one that makes a child hang
 (TORCHELASTIC_USE_AGENT_STORE; pytorch #192113). So the lists stand here once.
 
 Pure data. A member is a literal name, or a prefix that ends in ``*`` where whoever sets the names may add more. No name
@@ -11,8 +11,8 @@ belongs to two families: in one layer, with different actions, that would be an 
 from __future__ import annotations
 
 FAMILIES: dict[str, tuple[str, ...]] = {
-    # The allocator's settings. torch >= 2.10 takes the first that is present, CUDA, HIP, then the unified name; an empty one
-    # hides the others. torch_npu >= 2.13 reads its own name and the unified one.
+    # The allocator's settings. torch >= 2.10 takes the first that is present, CUDA, HIP, then the unified name; an
+    # empty one hides the others. torch_npu >= 2.13 reads its own name and the unified one.
     "torch_alloc": (
         "PYTORCH_CUDA_ALLOC_CONF",
         "PYTORCH_HIP_ALLOC_CONF",
@@ -36,9 +36,9 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "TORCH_NCCL_ASYNC_ERROR_HANDLING",
         "TORCHELASTIC_*",
     ),
-    # Which devices a process may see. HIP reads CUDA's name too, and counts within what ROCR left, so one that is changed
-    # alone means other devices than it says. NVIDIA_VISIBLE_DEVICES and ASCEND_VISIBLE_DEVICES are the container
-    # runtimes' own, and no program reads them.
+    # Which devices a process may see. HIP reads CUDA's name too, and counts within what ROCR left, so one that is
+    # changed alone means other devices than it says. NVIDIA_VISIBLE_DEVICES and ASCEND_VISIBLE_DEVICES are the
+    # container runtimes' own, and no program reads them.
     "visible_devices": (
         "CUDA_VISIBLE_DEVICES",
         "HIP_VISIBLE_DEVICES",
@@ -47,8 +47,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "ASCEND_RT_VISIBLE_DEVICES",
         "ZE_AFFINITY_MASK",
     ),
-    # Both spellings: curl and Python read either, and Python lets the lower case win. The exceptions move with the proxies,
-    # since without them an inherited proxy would get the requests to this very host.
+    # Both spellings: curl and Python read either, and Python lets the lower case win. The exceptions move with the
+    # proxies, since without them an inherited proxy would get the requests to this very host.
     "proxy": (
         "http_proxy",
         "HTTP_PROXY",
