@@ -69,6 +69,12 @@ class RunningPython:
         self.process.stdin.close()
         return self.process.wait(timeout)
 
+    def end(self) -> None:
+        """Kills it if it still runs (Popen never signals a pid that was reaped), reaps it, closes its pipes."""
+        self.process.kill()
+        with self.process:
+            pass
+
 
 @pytest.fixture
 def python() -> Iterator[Callable[..., RunningPython]]:
@@ -97,8 +103,7 @@ def python() -> Iterator[Callable[..., RunningPython]]:
 
     yield start
     for child in running:
-        child.process.kill()  # ours, and not yet waited for or known to be dead: Popen never signals a reaped pid
-        child.process.communicate()
+        child.end()
 
 
 @pytest.fixture(scope="session")
