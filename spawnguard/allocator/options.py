@@ -1,8 +1,10 @@
 """The options of the torch allocators as data: name, since which release, on which backend, and what a value must be.
 
 Pure. Sources: ``getKeys()`` in the headers that torch's wheels ship (``c10/core/AllocatorConfig.h``,
-``c10/cuda/CUDAAllocatorConfig.h``, 2.6.0 to 2.15.0), the errors that the CUDA builds of 2.8, 2.9.1, 2.10 and 2.14.1
-raise, and the strings of ``libtorch_npu.so`` (2.1.0 to 2.14.0). Options older than 2.6 count as known everywhere.
+``c10/cuda/CUDAAllocatorConfig.h``, 2.6.0 to 2.15.0), what the CUDA builds of 2.8.0, 2.9.1, 2.10.0 and 2.14.1 raise
+(every option with 48 values on 2.14.1), and the strings of ``libtorch_npu.so`` (2.1.0 to 2.14.0). Options older than
+2.6 count as known everywhere, but for the one whose absence people reported (DeepSeek-VL2 issue 103: 2.0.1). Values
+that torch takes but reads otherwise (``-1`` wraps, ``1.5`` is cut) are wrong here.
 """
 
 from __future__ import annotations
@@ -88,12 +90,11 @@ def _threads(value: str, _release: Release) -> str:
 def _roundup(value: str, _release: Release) -> str:
     if value[:1] != "[":
         return "" if _power_of_two(value) else "must be a power of two, or a list such as [256:1,512:2,>:8]"
-    pairs = [piece.partition(":") for piece in value[1:-1].split(",")] if value[-1:] == "]" else []
-    fine = all((size == ">" or _power_of_two(size)) and _power_of_two(parts) for size, _, parts in pairs)
-    # torch reads ">" as "all that is larger" and expects it at the end.
-    if pairs and fine and all(size != ">" for size, _, _ in pairs[:-1]):
+    pairs = [piece.partition(":") for piece in value[1:-1].split(",")] if value[-1:] == "]" else [("", "", "")]
+    # In a list a division of 0 means no rounding at that size (M: 2.14.1).
+    if all((size == ">" or _power_of_two(size)) and (parts == "0" or _power_of_two(parts)) for size, _, parts in pairs):
         return ""
-    return "must be a list such as [256:1,512:2,>:8]: sizes and divisions are powers of two, '>' stands last"
+    return "must be a list such as [256:1,512:2,>:8], its sizes (MiB) and divisions powers of two"
 
 
 def _one_of(*words: str) -> Check:
@@ -114,10 +115,10 @@ SHARED = (
     Option("max_split_size_mb", _split_size),
     Option("garbage_collection_threshold", _fraction(ends=False)),
     Option("roundup_power2_divisions", _roundup),
-    Option("expandable_segments", _boolean),
+    Option("expandable_segments", _boolean, (2, 1, 0, 0)),
     Option("max_non_split_rounding_mb", _whole(20, unit=" of MiB")),
     Option("pinned_use_background_threads", _boolean),
-    Option("large_segment_size_mb", _whole(20, unit=" of MiB"), (2, 11, 0, 0)),
+    Option("large_segment_size_mb", _whole(11, unit=" of MiB"), (2, 11, 0, 0)),  # "must be > 10 MB"
     Option("pinned_max_round_threshold_mb", _whole(0, unit=" of MiB"), (2, 13, 0, 0)),
     Option("pinned_max_cached_size_mb", _whole(0, unit=" of MiB"), (2, 13, 0, 0)),
     Option("expandable_segments_reserve", _some, (2, 15, 0, 0)),
@@ -152,7 +153,7 @@ NPU = (
     Option("pinned_mem_register", _boolean, *_LATER_POSTS),
     Option("pin_memory_expandable_segments", _boolean, *_LATER_POSTS),
     Option("multi_stream_lazy_reclaim", _boolean, *_LATER_POSTS),
-    Option("large_segment_size_mb", _whole(20, unit=" of MiB"), (2, 11, 0, 0)),
+    Option("large_segment_size_mb", _whole(1, unit=" of MiB"), (2, 11, 0, 0)),
     Option("pinned_max_round_threshold_mb", _whole(0, unit=" of MiB"), (2, 13, 0, 0)),
     Option("pinned_max_cached_size_mb", _whole(0, unit=" of MiB"), (2, 13, 0, 0)),
 )

@@ -135,6 +135,16 @@ def validate(
     return findings + _combinations(dict(options), backend, version)
 
 
+def validate_text(text: str, *, accelerator: str | None, torch: str | None, torch_npu: str | None) -> list[Finding]:
+    """What torch would refuse in this text as it stands: :func:`validate`, and the empty pieces that parsing drops."""
+    findings = validate(parse(text), accelerator=accelerator, torch=torch, torch_npu=torch_npu)
+    bare = text.translate(_BLANKS)
+    # "Unrecognized key ','" (2.14.1). A comma at the end is fine.
+    if bare.startswith(",") or ",," in bare:
+        findings.append(Finding("", "an option is empty: write one comma between two options"))
+    return findings
+
+
 def _unknown(
     name: str, option: Option | None, backend: str, product: str, version: Release, newest: Release
 ) -> Finding:
