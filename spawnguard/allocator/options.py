@@ -59,7 +59,7 @@ def whole(value: str) -> int | None:
 
 
 def _split_size(value: str, release: Release) -> str:
-    # 2.9.1: "too small, must be > 20"; 2.10.0: "must be >= 20".
+    # "too small, must be > 20" (2.9.1), "must be >= 20" (2.10.0).
     return _whole(20 if release >= (2, 10, 0, 0) else 21, unit=" of MiB")(value, release)
 
 
@@ -116,7 +116,7 @@ SHARED = (
     Option("garbage_collection_threshold", _fraction(ends=False)),
     Option("roundup_power2_divisions", _roundup),
     Option("expandable_segments", _boolean, (2, 1, 0, 0)),
-    Option("max_non_split_rounding_mb", _whole(20, unit=" of MiB")),
+    Option("max_non_split_rounding_mb", _split_size),
     Option("pinned_use_background_threads", _boolean),
     Option("large_segment_size_mb", _whole(11, unit=" of MiB"), (2, 11, 0, 0)),  # "must be > 10 MB"
     Option("pinned_max_round_threshold_mb", _whole(0, unit=" of MiB"), (2, 13, 0, 0)),

@@ -132,7 +132,7 @@ def validate(
             findings.append(Finding(name, f"{name} has no value: write {name}:VALUE"))
         elif wrong := option.check(value, version):
             findings.append(Finding(name, f"{name} {wrong}"))
-    return findings + _combinations(dict(options), backend, version)
+    return findings + (_exclusions(dict(options)) if backend == "npu" else [])
 
 
 def validate_text(text: str, *, accelerator: str | None, torch: str | None, torch_npu: str | None) -> list[Finding]:
@@ -169,19 +169,12 @@ def _meant(name: str, backend: str) -> str:
     return f": did you mean {close[0]}?" if close else ""
 
 
-def _combinations(options: dict[str, str | None], backend: str, version: Release) -> list[Finding]:
+def _exclusions(options: dict[str, str | None]) -> list[Finding]:
+    """NPUAllocatorConfig.cpp: "... cannot be enabled with expandable_segments"; hiascend Envir_009 and Envir_011."""
     if options.get("expandable_segments") != "True":
         return []
-    if backend == "npu":
-        # NPUAllocatorConfig.cpp: "... cannot be enabled with expandable_segments"; hiascend Envir_009 and Envir_011.
-        return [
-            Finding(other, f"expandable_segments:True and {other} exclude each other on NPU: keep one of them")
-            for other in ("max_split_size_mb", "garbage_collection_threshold")
-            if other in options
-        ]
-    if backend == "rocm":
-        # CUDAAllocatorConfig::expandable_segments(): needs torch 2.12 built with ROCm 7.0, else false with one warning.
-        needs = "a build with ROCm 7.0 or newer" if version >= (2, 12, 0, 0) else "torch 2.12 built with ROCm 7.0"
-        text = f"expandable_segments:True needs {needs} on ROCm: else it stays off, though torch reads it as on"
-        return [Finding("expandable_segments", text, "warning")]
-    return []
+    return [
+        Finding(other, f"expandable_segments:True and {other} exclude each other on NPU: keep one of them")
+        for other in ("max_split_size_mb", "garbage_collection_threshold")
+        if other in options
+    ]

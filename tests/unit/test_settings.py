@@ -212,9 +212,10 @@ def test_all_that_is_wrong_is_said_at_once_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("version", ["2.6.0", "2.8.0+cu128", "2.9.1"])
-def test_up_to_torch_2_9_the_split_size_must_be_above_20(version: str) -> None:
-    assert "at least 21" in check("max_split_size_mb:20", torch=version)[0].text
-    assert check("max_split_size_mb:21", torch=version) == []
+def test_up_to_torch_2_9_these_sizes_must_be_above_20(version: str) -> None:
+    for option in ("max_split_size_mb", "max_non_split_rounding_mb"):
+        assert "at least 21" in check(f"{option}:20", torch=version)[0].text
+        assert check(f"{option}:21", torch=version) == []
 
 
 @pytest.mark.parametrize(
@@ -283,12 +284,9 @@ def test_an_unknown_torch_npu_is_judged_by_the_version_of_torch() -> None:
     assert check("large_segment_size_mb:64", "npu", torch="2.11.0") == []
 
 
-def test_on_rocm_expandable_segments_comes_with_its_risk() -> None:
-    for version in ("2.9.1", "2.12.0", None):
-        (finding,) = check("expandable_segments:True", "rocm", torch=version)
-        assert finding.severity == "warning"
-        assert "ROCm 7.0" in finding.text
-    assert check("expandable_segments:False,backend:hipMallocAsync", "rocm") == []
+def test_rocm_has_cudas_options_and_a_backend_of_its_own() -> None:
+    assert check("expandable_segments:True,backend:hipMallocAsync,release_lock_on_hipmalloc:True", "rocm") == []
+    assert check("backend:no_such", "rocm")[0].severity == "error"
 
 
 def test_on_xpu_an_option_of_cuda_alone_is_only_doubted() -> None:
