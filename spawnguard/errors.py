@@ -5,9 +5,12 @@ No secret may stand in a message: whoever builds an error passes names, never va
 
 from __future__ import annotations
 
+from errno import E2BIG, ENOENT, ENOTDIR
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 
 class SpawnguardError(Exception):
@@ -61,10 +64,105 @@ class PolicyError(SpawnguardError):
 
 
 class ConflictError(SpawnguardError):
-    """What was decided can't work together. ``conflicts`` are the conflict rules that spoke (see ``policy.conflicts``)."""
+    """What was decided can't work together. ``conflicts`` are the rules that spoke (see ``policy.conflicts``)."""
 
     def __init__(self, conflicts: Sequence[object]) -> None:
         self.conflicts = tuple(conflicts)
 
     def __str__(self) -> str:
         return "\n".join(str(conflict) for conflict in self.conflicts)
+
+
+class ProcessError(SpawnguardError):
+    """Something about a process that we started. Fields, each None or empty where it is not known:
+
+    ``argv`` what was started, ``name`` of the run, ``pid``; ``status`` as `subprocess` has it (negative: a signal) and
+    ``signal`` that number; ``phase`` it was in; ``elapsed`` seconds since its start; ``tail`` its last lines of output
+    (or ``why_no_tail``), ``log`` the path of the whole; ``decisions`` about its environment; ``reason`` in words.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        reason: str = "",
+        *,
+        name: str | None = None,
+        pid: int | None = None,
+        status: int | None = None,
+        phase: str = "",
+        elapsed: float | None = None,
+        tail: Sequence[str] = (),
+        why_no_tail: str = "",
+        log: str | None = None,
+        decisions: Sequence[object] = (),
+    ) -> None:
+        self.argv = tuple(argv)
+        self.reason, self.name, self.pid, self.status, self.phase, self.elapsed = (
+            reason,
+            name,
+            pid,
+            status,
+            phase,
+            elapsed,
+        )
+        self.signal = -status if status is not None and status < 0 else None
+        self.tail, self.why_no_tail, self.log, self.decisions = tuple(tail), why_no_tail, log, tuple(decisions)
+
+    @property
+    def who(self) -> str:
+        """The run's name, or the program. Never the arguments: a key may stand in them."""
+        return self.name or (self.argv[0] if self.argv else "the command")
+
+    @property
+    def exit_code(self) -> int:
+        """What `spawnguard run` exits with because of this."""
+        return 125
+
+    def __str__(self) -> str:
+        text = f"{self.who} {self.reason}" if self.reason else self.who
+        if self.elapsed is not None:
+            text += f" after {self.elapsed:.1f} s"
+        if self.phase:
+            text += f" ({self.phase})"
+        if self.tail:
+            text += "".join(f"\n  | {line}" for line in self.tail)
+        elif self.why_no_tail:
+            text += f"\n  ({self.why_no_tail})"
+        return text + (f"\n  the whole log: {self.log}" if self.log else "")
+
+
+class LaunchError(ProcessError):
+    """It could not be started; nothing of it runs. ``phase``: ``keeper``, ``fork``, ``chdir``, ``exec``; its ``errno``."""
+
+    def __init__(self, argv: Sequence[str], reason: str, *, errno: int | None = None, **fields: Any) -> None:
+        super().__init__(argv, reason, **fields)
+        self.errno = errno
+
+    @property
+    def exit_code(self) -> int:
+        """As `env` has it: 127 there is no such program, 126 it cannot be executed; 125 all else is ours."""
+        if self.phase != "exec" or self.errno == E2BIG:
+            return 125
+        return 127 if self.errno in (ENOENT, ENOTDIR) else 126
+
+
+class NotReady(ProcessError):
+    """It did not become ready in time, and was stopped."""
+
+    @property
+    def exit_code(self) -> int:
+        return 124
+
+
+class ChildFailed(ProcessError):
+    """It ended, and should not have, or not like this."""
+
+    @property
+    def exit_code(self) -> int:
+        if self.status is None:
+            return 125
+        return self.status if self.status >= 0 else 128 - self.status
+
+
+class ChildStatusLost(ProcessError):
+    """Its keeper was killed, and with it went the status. The kernel has killed its group at that moment."""

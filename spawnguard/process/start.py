@@ -1,0 +1,158 @@
+"""Starting a child from inside a program, which is left alone otherwise: no handler, no subreaper, no terminal.
+
+The one place where the library keeps state: the table of children that live, so that dropping a handle ends nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+from ..errors import LaunchError
+from ..plan.block import read_start_block
+from . import keeper as keeper_file
+from .child import FOREVER, Child
+from .link import Link, pair
+from .stop import stop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import IO, Any
+
+    Stream = int | IO[Any] | None
+
+_children: set[Child] = set()
+_lock = threading.Lock()
+_prepared = False
+
+
+def start(
+    argv: Sequence[str | bytes],
+    block: Sequence[bytes],
+    *,
+    cwd: str | bytes | os.PathLike[str] | None = None,
+    stdin: Stream = None,
+    stdout: Stream = None,
+    stderr: Stream = None,
+    pass_fds: Sequence[int] = (),
+    name: str | None = None,
+) -> Child:
+    """Start ``argv`` with exactly the environment ``block`` (``NAME=VALUE``), and return once it has been executed.
+
+    ``argv[0]`` is searched in the block's PATH, from ``cwd``. Streams as `subprocess.Popen` has them, but not PIPE; a
+    standard input that was not named and is a terminal becomes /dev/null, since a command of another group would be
+    stopped by it. LaunchError: nothing runs.
+    """
+    words = [os.fsencode(word) for word in argv]
+    for text in (*words, *block):
+        if b"\0" in text:
+            raise ValueError("an argument or a variable holds a NUL byte")
+    if not words:
+        raise ValueError("no command was given")
+    if subprocess.PIPE in (stdin, stdout, stderr):
+        raise ValueError("a pipe that nobody reads stops the command once it is full: give a file, or log=…")
+    _prepare()
+    link, process = _start_keeper(argv, stdin, stdout, stderr, pass_fds)
+    child = Child(argv, link, process, name=name)
+    with _lock:
+        _children.add(child)
+    try:
+        link.request(words, block, b"" if cwd is None else os.fsencode(cwd))
+        link.order("go")
+        child._wait(lambda: child._executed or child._failure is not None, FOREVER)
+        if not child._executed:
+            child._wait(lambda: child._over, FOREVER)
+            raise _failed(child)
+    except BaseException:  # above all KeyboardInterrupt: nothing may stay behind that nobody has a handle of
+        child._abandon()
+        raise
+    return child
+
+
+def _start_keeper(
+    argv: Sequence[str | bytes], stdin: Stream, stdout: Stream, stderr: Stream, pass_fds: Sequence[int]
+) -> tuple[Link, subprocess.Popen[bytes]]:
+    """Under the environment that this program was started with: what it has become may not even start a Python."""
+    if not sys.executable:
+        raise LaunchError(_text(argv), "cannot be started: there is no interpreter for its keeper", phase="keeper")
+    if stdin is None and os.isatty(0):
+        stdin = subprocess.DEVNULL
+    environ = dict(entry.split(b"=", 1) for entry in read_start_block() if entry.find(b"=") > 0)
+    ours, theirs, pidfd = pair()
+    command = [sys.executable, "-I", "-S", keeper_file.__file__, str(theirs), str(pidfd)]
+    fds = (theirs, *((pidfd,) if pidfd >= 0 else ()), *pass_fds)
+    # Everything blocked from birth (the mask survives the exec): what is sent to our group must miss the keeper.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        process = subprocess.Popen(
+            command,
+            env=environ,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=fds,
+            restore_signals=False,
+        )
+    except OSError as failure:
+        ours.close()
+        reason = f"cannot be started: its keeper ({sys.executable}): {os.strerror(failure.errno or 0)}"
+        raise LaunchError(_text(argv), reason, phase="keeper", errno=failure.errno) from failure
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(theirs)
+        if pidfd >= 0:
+            os.close(pidfd)
+    return Link(ours), process
+
+
+def _failed(child: Child) -> LaunchError:
+    argv = _text(child.args)
+    if child._failure is None:
+        why = child._broken or "see standard error"
+        reason = f"cannot be started: its keeper ended with status {child._keeper.returncode}: {why}"
+        return LaunchError(argv, reason, name=child.name, phase="keeper")
+    phase, number = child._failure
+    reason = f"cannot be started: {os.strerror(number)}"
+    return LaunchError(argv, reason, name=child.name, phase=phase, errno=number)
+
+
+def _text(argv: Sequence[str | bytes]) -> list[str]:
+    return [os.fsdecode(word) for word in argv]
+
+
+# -- the table of what lives --------------------------------------------------------------------------------------
+
+
+def _prepare() -> None:
+    global _prepared
+    with _lock:
+        if not _prepared:
+            _prepared = True
+            os.register_at_fork(after_in_child=_forget)
+            atexit.register(_stop_all)
+        known = list(_children)
+    for child in known:
+        child._listen()  # reaps the keepers of those whose handle was dropped
+    with _lock:
+        _children.difference_update([child for child in known if child._over])
+
+
+def _stop_all() -> None:
+    """At the interpreter's normal end: those that live are stopped, each with its grace."""
+    with _lock:
+        living = [child for child in _children if not child._over]
+    stop(living)
+
+
+def _forget() -> None:
+    """In a forked child of the host: they are its parent's."""
+    global _lock
+    _lock = threading.Lock()
+    for child in _children:
+        child._forked()
+    _children.clear()
