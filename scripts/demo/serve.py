@@ -4,7 +4,8 @@ It starts as a real one does, in phases that take their time, answers 503 until 
 
     GET  /health              200 when ready
     GET  /environment         {"NAME": "value" or null} for the names given as ?name=NAME&name=…
-    POST /generate            {"text": "…", "max_new_tokens": 16, "seed": 0}  ->  {"text": "…", "backend": "torch" | "python"}
+    POST /generate            {"text": "…", "max_new_tokens": 16, "seed": 0}
+                              gives {"text": "…", "backend": "torch" or "python"}
 
     python serve.py --port 0 --load-seconds 2
 """
