@@ -1,0 +1,79 @@
+"""Runs in a child before anything of the user's, from the preparation data; under forkserver after the fork.
+
+Executed by its path, not imported: standard library only, and as little of it as can be. Whatever raises here ends the
+child with a traceback, as an error in the preparation data does.
+"""
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def prepare(boot: "dict[str, Any]") -> None:
+    """Does what the parent asks for. ``boot`` may hold
+
+    ``life``: the descriptor of the pipe that ends with the parent; under forkserver its place among those sent.
+    ``forked``: this is a fork server's child. ``overlay``: variables to set, or to remove with None.
+    ``hook``: the bootstrap's file and plan. ``contexts``: pickled, the contexts that stand in for standard ones.
+    ``sys_path``: the parent's.
+    """
+    forked = boot.get("forked", False)
+    if "life" in boot:
+        _die_with_parent(_inherited(boot["life"]) if forked else boot["life"])
+    if forked:
+        sys.modules["_spawnguard_server"].after_fork()
+        for name, value in boot.get("overlay", {}).items():
+            if value is not None:
+                os.environ[name] = value
+            elif name in os.environ:
+                del os.environ[name]
+    if "hook" in boot:
+        bootstrap(*boot["hook"])
+    if "contexts" in boot:
+        import pickle
+
+        sys.path = boot["sys_path"]
+        install, contexts = pickle.loads(boot["contexts"])
+        install(contexts)
+
+
+def bootstrap(path: str, plan: str) -> None:
+    """Has the bootstrap wait for torch, unless it does so from the environment already."""
+    hook: Any = sys.modules.get("_spawnguard_hook")
+    if hook is None:
+        from importlib import util
+
+        spec: Any = util.spec_from_file_location("_spawnguard_hook", path)
+        hook = util.module_from_spec(spec)
+        spec.loader.exec_module(hook)
+        sys.modules["_spawnguard_hook"] = hook
+    hook.install(plan, "multiprocessing")
+
+
+def _inherited(place: int) -> int:
+    from multiprocessing import forkserver
+
+    fds: Any = forkserver.get_inherited_fds()
+    return int(fds[place])
+
+
+def _die_with_parent(life: int) -> None:
+    """SIGKILL from the kernel when the last writer of ``life``, our parent, is gone: with the GIL held as well.
+
+    PR_SET_PDEATHSIG would fire when the parent's *thread* ends, and under forkserver it would watch the wrong process.
+    """
+    import fcntl
+
+    own = os.getpid()
+    fcntl.fcntl(life, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    fcntl.fcntl(life, fcntl.F_SETOWN, own)
+    fcntl.fcntl(life, fcntl.F_SETSIG, 9)
+    fcntl.fcntl(life, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    try:
+        os.read(life, 1)
+    except BlockingIOError:
+        return
+    os.kill(own, 9)  # it ended before we were armed
