@@ -1,0 +1,34 @@
+"""The command line: one file per verb. ``main`` picks the verb and imports nothing else."""
+
+from __future__ import annotations
+
+import sys
+
+from spawnguard.cli import usage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Every verb is a module with run(words) -> exit code. The first two start a command: their own failures are 125,
+# since the command's 2 would be taken for ours.
+VERBS = ("run", "exec", "explain", "check", "profiles", "render", "report", "audit", "doctor")
+STARTING = ("run", "exec")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """`spawnguard VERB …`. Returns the exit code; runs in the launcher."""
+    words = list(sys.argv[1:] if words is None else words)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(usage.OVERVIEW, end="")
+        return 0 if words else 2
+    if words[0] in ("-V", "--version"):
+        from spawnguard import __version__
+
+        print(f"spawnguard {__version__}")
+        return 0
+    verb = words[0]
+    if verb not in VERBS:
+        print(f"spawnguard: no verb is called {verb!r} (known: {', '.join(VERBS)})", file=sys.stderr)
+        return 125 if verb.startswith("-") else 2
+    return usage.guarded(verb, words[1:], own=125 if verb in STARTING else 2)

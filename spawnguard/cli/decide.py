@@ -1,0 +1,93 @@
+"""From the policy options to a decided environment: what exec, run, explain and render have in common."""
+
+from __future__ import annotations
+
+import os
+
+from spawnguard.cli.options import command_line_layer
+from spawnguard.cli.usage import note
+from spawnguard.errors import PolicyError
+from spawnguard.plan import block
+from spawnguard.plan.policies import CONFIG, Loader, discover, is_file
+from spawnguard.plan.prepare import prepare
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+
+    from spawnguard.plan.policies import Policy
+    from spawnguard.plan.prepare import Prepared
+    from spawnguard.policy.model import Resolution
+
+MOST_NAMES = 6  # in a note; the rest is counted
+
+
+def load_policy(args: Namespace, environ: dict[str, str]) -> Policy:
+    """The stack that the options mean: what was found or named, then the command line. All problems at once."""
+    loader = Loader()
+    found = discover(environ) if not args.no_config and not args.policy else []
+    if args.policy and not args.no_config:
+        _note_unused(args)
+    for one in found:
+        note(one.note, quiet=args.quiet)
+        loader.add(one.ref, table=one.table)
+    for ref in args.policy:
+        loader.add(ref)
+    try:
+        layer = command_line_layer(args)
+    except PolicyError as error:
+        loader.problems += error.problems
+        return loader.policy()
+    return loader.policy().with_layer(layer)
+
+
+def _note_unused(args: Namespace) -> None:
+    if os.path.exists(CONFIG) and not any(is_file(ref) and os.path.basename(ref) == CONFIG for ref in args.policy):
+        note(f"./{CONFIG} is not used, since -p was given", quiet=args.quiet)
+
+
+def decide(
+    args: Namespace, command: Sequence[str], *, needs_run_dir: bool = False, name: str | None = None
+) -> Prepared:
+    """The prepared start of ``command``, with the notes that people get on the way to it."""
+    parsed = block.start_environ()
+    _note_block(parsed, quiet=args.quiet)
+    prepared = prepare(
+        command,
+        policy=load_policy(args, parsed.environ),
+        environ=parsed.environ,
+        accelerator=args.accelerator,
+        allow=args.allow,
+        strict=args.strict,
+        bootstrap=not args.no_bootstrap,
+        run_dir=args.run_dir,
+        name=name,
+        needs_run_dir=needs_run_dir,
+    )
+    if not args.quiet:
+        _note_decisions(prepared.resolution, args)
+    return prepared
+
+
+def _note_block(parsed: block.Parsed, *, quiet: bool) -> None:
+    if parsed.duplicates:
+        names = ", ".join(parsed.duplicates)
+        note(f"the environment has several entries for {names}: the first counts, the others are dropped", quiet=quiet)
+    if parsed.malformed:
+        note(f"dropped from the environment: {'; '.join(parsed.malformed)}", quiet=quiet)
+
+
+def _note_decisions(resolution: Resolution, args: Namespace) -> None:
+    changed = [d.name for d in resolution.changes() if d.before is not None]
+    if changed:
+        count = f"{len(changed)} variable{'s' if len(changed) > 1 else ''} you had set"
+        more = f" and {len(changed) - MOST_NAMES} more" if len(changed) > MOST_NAMES else ""
+        note(f"{count} changed: {', '.join(changed[:MOST_NAMES])}{more} (spawnguard explain says why)")
+    kept = [d.name for d in resolution if d.action == "default" and d.note and d.layer == "command line"]
+    if args.env_file and kept:
+        note(f"kept the environment's value, not the env file's: {', '.join(kept)}")
+    for conflict in resolution.conflicts:
+        note(f"warning: {conflict}")
+    if args.verbose:
+        note(*resolution.explain(every=args.verbose > 1).splitlines())

@@ -1,0 +1,104 @@
+"""What every verb shares: the overview, how errors become exit codes, and our voice on standard error."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+
+from spawnguard.errors import ConflictError, PolicyError, SpawnguardError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
+
+OVERVIEW = """\
+spawnguard: the environment of every GPU process is a decision
+
+  spawnguard run  -p vllm-server --ready http://127.0.0.1:8000/health -- vllm serve Qwen/Qwen3-8B
+  spawnguard exec -p torchrun-child -- python serve.py        (becomes the command: same pid)
+  spawnguard explain -p sglang-server                         (who set this, and what would change?)
+
+  run       start a command, own its process tree, take all of it down when it should go
+  exec      become the command: below torchrun, Ray, Slurm, systemd, in containers
+  explain   what the child would get, and which rule said so
+  check     validate policy files                profiles  what ships with spawnguard
+  render    the change for another launcher      report    what the children say took effect
+  audit     a live tree against its policy       doctor    this host: torch builds, hazards
+
+spawnguard VERB --help has the options. -V prints the version.
+"""
+
+
+class UsageError(SpawnguardError):
+    """The words of the command line can't be understood."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Parser(ArgumentParser):
+    """argparse with its exit in our hands: a usage error of run and exec is 125, not the 2 that the command may mean."""
+
+    def __init__(self, verb: str, synopsis: str, examples: str) -> None:
+        super().__init__(
+            prog=f"spawnguard {verb}", usage=f"spawnguard {verb} {synopsis}", description=examples,
+            formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False,
+        )  # fmt: skip
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (spawnguard {self.prog.split()[-1]} --help)")
+
+
+def guarded(verb: str, words: Sequence[str], *, own: int) -> int:
+    """Run one verb. Our own errors become a text on standard error and the exit code ``own``, a conflict's likewise."""
+    module: Any = __import__(f"spawnguard.cli.{verb}", fromlist=["run"])
+    try:
+        code: int = module.run(list(words))
+        sys.stdout.flush()
+        return code
+    except ConflictError as error:
+        complain(*(str(conflict) for conflict in error.conflicts))
+        return own if own == 125 else 1
+    except PolicyError as error:
+        complain(*(str(problem) for problem in error.problems))
+        return own
+    except SpawnguardError as error:
+        complain(str(error))
+        return own
+    except BrokenPipeError:
+        # The reader went away (`spawnguard explain | head`). Python would complain again when it flushes at exit.
+        devnull = open("/dev/null", "w")  # noqa: SIM115 - it has to live until the interpreter is gone
+        sys.stdout = devnull
+        return 141
+    except Exception:  # noqa: BLE001 - a crash of ours must not look like the command's own exit code
+        import traceback
+
+        traceback.print_exc()
+        complain("this is a fault of spawnguard; please report it with the lines above")
+        return own
+
+
+def complain(*lines: str) -> None:
+    """Errors: never silenced."""
+    _say([f"spawnguard: {line}" for line in lines])
+
+
+def note(*lines: str, quiet: bool = False) -> None:
+    """Notes: silenced by -q."""
+    if not quiet:
+        _say([f"spawnguard: {line}" for line in lines])
+
+
+def _say(lines: Sequence[str]) -> None:
+    if sys.stderr is None:  # started with descriptor 2 closed: there is nobody to tell
+        return
+    try:
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        sys.stderr.flush()
+    except OSError:
+        pass  # the terminal or the reader of our standard error is gone; what we do does not depend on it
