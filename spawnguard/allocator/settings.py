@@ -136,12 +136,15 @@ def validate(
 
 
 def validate_text(text: str, *, accelerator: str | None, torch: str | None, torch_npu: str | None) -> list[Finding]:
-    """What torch would refuse in this text as it stands: :func:`validate`, and the empty pieces that parsing drops."""
+    """What torch would refuse in this text as it stands: :func:`validate`, and what parsing smooths over."""
     findings = validate(parse(text), accelerator=accelerator, torch=torch, torch_npu=torch_npu)
     bare = text.translate(_BLANKS)
-    # "Unrecognized key ','" (2.14.1). A comma at the end is fine.
+    # "Unrecognized key ','" (2.14.1), "Unrecognized CachingAllocator option: ," (2.9.1). A comma at the end is fine.
     if bare.startswith(",") or ",," in bare:
         findings.append(Finding("", "an option is empty: write one comma between two options"))
+    if len(bare) < len(text.replace(" ", "")) and (release(torch) or NEWEST_TORCH) < (2, 10, 0, 0):
+        # "Unrecognized CachingAllocator option: expandable_segments\t" (2.9.1)
+        findings.append(Finding("", "a tab or a line's end belongs to the option for torch before 2.10: remove it"))
     return findings
 
 

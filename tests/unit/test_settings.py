@@ -206,6 +206,13 @@ def test_refused(text: str, option: str, right: str) -> None:
     assert option in finding.text
 
 
+def test_before_torch_2_10_only_spaces_are_ignored() -> None:
+    for text in ("expandable_segments:\tTrue", "max_split_size_mb:64,\nexpandable_segments:True"):
+        assert check(text, torch="2.10.0") == []
+        assert [finding.option for finding in check(text, torch="2.9.1")] == [""]
+    assert check(" expandable_segments : True , ", torch="2.9.1") == []
+
+
 def test_all_that_is_wrong_is_said_at_once_and_in_order() -> None:
     findings = check("expandable_segments:yes,max_split_size_mb:1,no_such:2")
     assert [finding.option for finding in findings] == ["expandable_segments", "max_split_size_mb", "no_such"]
