@@ -60,6 +60,8 @@ def _allocator(torch: ModuleType, of: str, wish: dict[str, Any], trigger: str, l
     if not asked:
         return [allocator.outcome("allocator", "not-declared", None, None, "no policy speaks of the allocator")]
     declared = asked["declared"]
+    if not declared:
+        return [allocator.outcome("allocator", "not-declared", None, None, "no option of it is declared")]
     if of == "npu":
         return npu.configure(torch, declared, lambda outcome: _later(wish, trigger, outcome))
     if asked.get("backend") == "npu" and of == "cpu" and not asked.get("guessed"):
@@ -93,6 +95,7 @@ def failed(name: str, error: Exception, plan: str, trigger: str) -> None:
     declared = dict((wish.get("allocator") or {}).get("declared") or {})
     if wish.get("memory_history"):
         declared["memory_history"] = None
+    declared = declared or {"allocator": None}
     reason = f"import {name}: {allocator.short(error)}"
     settings = [
         allocator.outcome(option, "torch-import-failed", text, None, reason) for option, text in declared.items()

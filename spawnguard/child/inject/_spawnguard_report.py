@@ -56,6 +56,7 @@ def _process() -> dict[str, object]:
         "pid": os.getpid(),
         "ppid": os.getppid(),
         "start": start_time(),
+        "base": _base(),
         "exe": sys.executable or "",
         "argv0": argv[0],
         "python": ".".join(map(str, sys.version_info[:3])),
@@ -71,3 +72,16 @@ def start_time() -> int | None:
             return int(file.read().rsplit(b")", 1)[1].split()[19])
     except (OSError, IndexError, ValueError):
         return None
+
+
+def _base() -> str | None:
+    """Where libtorch lies in this process's memory: a child that was forked from here, which does not report, has it at
+    the same place, and one that was started anew has not (proc(5), maps)."""
+    try:
+        with open("/proc/self/maps", "rb") as file:
+            for line in file:
+                if b"/libtorch" in line:
+                    return line.split(b"-", 1)[0].decode("ascii")
+    except OSError:
+        pass
+    return None
