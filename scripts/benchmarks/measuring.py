@@ -38,7 +38,7 @@ def cost_of(argv: Sequence[str], environ: Mapping[str, str]) -> Cost:
     """Runs a command with its output thrown away. SystemExit, with what it printed, if it fails."""
     null = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
     started = time.perf_counter()
-    pid = os.posix_spawn(argv[0], argv, environ, file_actions=null)
+    pid = os.posix_spawn(argv[0], list(argv), environ, file_actions=null)
     _, status, used = os.wait4(pid, 0)
     wall = time.perf_counter() - started
     if status:

@@ -20,6 +20,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
@@ -51,7 +52,7 @@ class Model:
             out.append(self.letters[choose(self.counts[out[-1]])])
         return "".join(out[1:])
 
-    def _chooser(self, seed: int):
+    def _chooser(self, seed: int) -> Callable[[list[float]], int]:
         if self.torch is None:
             drawn = random.Random(seed)
             places = range(len(self.letters))
@@ -63,6 +64,11 @@ class Model:
 class Server(ThreadingHTTPServer):
     daemon_threads = True
     model: Model | None = None  # None until it is loaded
+
+    @property
+    def url(self) -> str:
+        host, port = self.socket.getsockname()[:2]
+        return f"http://{host}:{port}"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -121,7 +127,7 @@ def load(server: Server, seconds: float, ending: threading.Event) -> None:
             return
         say(f"loaded shard {shard}/{SHARDS}")
     server.model = model
-    say(f"ready: http://{server.server_address[0]}:{server.server_address[1]} ({model.backend})")
+    say(f"ready: {server.url} ({model.backend})")
 
 
 def main() -> int:
@@ -136,7 +142,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
     server = Server((options.host, options.port), Handler)
-    say(f"listening: http://{server.server_address[0]}:{server.server_address[1]} (pid {os.getpid()})")
+    say(f"listening: {server.url} (pid {os.getpid()})")
     threads = [
         threading.Thread(target=server.serve_forever),
         threading.Thread(target=load, args=(server, options.load_seconds, ending)),
