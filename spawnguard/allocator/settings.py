@@ -116,18 +116,14 @@ def validate(
     strings; unknown ones count as the newest that we know.
     """
     backend = accelerator if accelerator in TABLES else "cuda"
-    if backend == "npu":
-        version = release(torch_npu) or release(torch) or NEWEST_TORCH_NPU
-        product, newest = "torch-npu", NEWEST_TORCH_NPU
-    else:
-        version = release(torch) or NEWEST_TORCH
-        product, newest = "torch", NEWEST_TORCH
+    known = (release(torch_npu) or release(torch)) if backend == "npu" else release(torch)
+    version = known or (NEWEST_TORCH_NPU if backend == "npu" else NEWEST_TORCH)
     table = {option.name: option for option in TABLES[backend]}
     findings = []
     for name, value in options:
         option = table.get(name)
         if option is None or not option.known(version):
-            findings.append(_unknown(name, option, backend, product, version, newest))
+            findings.append(_unknown(name, option, backend, version, stated=known is not None))
         elif not value:
             findings.append(Finding(name, f"{name} has no value: write {name}:VALUE"))
         elif wrong := option.check(value, version):
@@ -148,21 +144,24 @@ def validate_text(text: str, *, accelerator: str | None, torch: str | None, torc
     return findings
 
 
-def _unknown(
-    name: str, option: Option | None, backend: str, product: str, version: Release, newest: Release
-) -> Finding:
-    spelled = ".".join(map(str, version[:3])) + (f".post{version[3]}" if version[3] else "")
-    text = f"{name or 'an option without a name'} is not an option of the allocator of {product} {spelled} ({backend})"
+def _unknown(name: str, option: Option | None, backend: str, version: Release, *, stated: bool) -> Finding:
+    product, newest = ("torch-npu", NEWEST_TORCH_NPU) if backend == "npu" else ("torch", NEWEST_TORCH)
+    build = f"{product} {_spelled(version)}" if stated else f"any {product} that we know"
+    text = f"{name or 'what has no name'} is not an option of the {backend} allocator of {build}"
     if option is not None:
-        first = ".".join(map(str, option.since[0][:3]))
-        # A post release between the ones that were looked at may have it: torch-npu adds options in post releases.
-        severity = "warning" if version[3] and version[:2] >= option.since[0][:2] else "error"
-        return Finding(name, f"{text}: it came with {first}", severity)
+        # torch-npu gets options in post releases: one between those that were looked at may have it.
+        unsure = backend == "npu" and version[3] and version[:2] >= option.since[0][:2]
+        first = ", ".join(map(_spelled, option.since))
+        return Finding(name, f"{text}: it came with {first}", "warning" if unsure else "error")
     if version[:2] > newest[:2]:
-        return Finding(name, f"{text} as far as we know (up to {newest[0]}.{newest[1]})", "warning")
+        return Finding(name, f"{text}, as far as we know (up to {newest[0]}.{newest[1]})", "warning")
     if backend == "xpu" and any(name == other.name for other in TABLES["cuda"]):
-        return Finding(name, f"{text} as far as we know: no XPU build was looked at", "warning")
+        return Finding(name, f"{text}, as far as we know: no XPU build was looked at", "warning")
     return Finding(name, text + _meant(name, backend))
+
+
+def _spelled(version: Release) -> str:
+    return ".".join(map(str, version[:3])) + (f".post{version[3]}" if version[3] else "")
 
 
 def _meant(name: str, backend: str) -> str:
