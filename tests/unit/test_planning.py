@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,3 +88,17 @@ def test_what_is_written_is_read(accelerator: str | None, torch: str | None, tor
 )
 def test_the_call_that_sets_a_running_process(accelerator: str | None, torch: str | None, call: str | None) -> None:
     assert setter(accelerator, torch) == call
+
+
+def test_it_costs_no_import(root: Path) -> None:
+    """settings and planning stand on the launcher's start path."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(root)!r})
+before = set(sys.modules)
+from spawnguard.allocator import planning, settings
+assert not settings.validate(settings.parse("max_split_size_mb:64"), accelerator="cuda", torch=None, torch_npu=None)
+print(*(name for name in set(sys.modules) - before if not name.startswith("spawnguard")))
+"""
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert set(done.stdout.split()) <= {"__future__"}
