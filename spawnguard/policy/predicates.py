@@ -5,13 +5,13 @@ Each takes a ``Case`` and gives the variables that meet, in the order to show th
 
 from __future__ import annotations
 
-from ..allocator import planning, settings
+from spawnguard.allocator import planning, settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from .facts import Facts
+    from spawnguard.policy.facts import Facts
 
     Found = tuple[str, ...]
 
@@ -88,9 +88,8 @@ def sleep_mode(*, npu: bool) -> Callable[[Case], Found]:
 
 
 def megatron_graphs(case: Case) -> Found:
-    if case.expandable and case.having("cuda_graphs") and not case.equal("NCCL_GRAPH_REGISTER", "0"):
-        return ("NCCL_GRAPH_REGISTER", *case.expandable)
-    return ()
+    meets = case.having("cuda_graphs") and not case.equal("NCCL_GRAPH_REGISTER", "0")
+    return case.expandable if meets else ()
 
 
 def nccl_ub(case: Case) -> Found:
