@@ -5,8 +5,6 @@ No secret may stand in a message: whoever builds an error passes names, never va
 
 from __future__ import annotations
 
-from errno import E2BIG, ENOENT, ENOTDIR
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,18 +130,24 @@ class ProcessError(SpawnguardError):
 
 
 class LaunchError(ProcessError):
-    """It could not be started; nothing of it runs. ``phase``: ``keeper``, ``fork``, ``chdir``, ``exec``; its ``errno``."""
+    """It could not be started; nothing of it runs. ``phase``: ``keeper``, ``fork``, ``chdir``, ``exec``; its ``errno``.
 
-    def __init__(self, argv: Sequence[str], reason: str, *, errno: int | None = None, **fields: Any) -> None:
+    ``exit_code`` as `env` has it: 127 there is no such program, 126 it can't be executed; 125 all else is our own.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], reason: str, *, errno: int | None = None, exit_code: int = 125, **fields: Any
+    ) -> None:
         super().__init__(argv, reason, **fields)
         self.errno = errno
+        self._exit_code = exit_code
 
     @property
     def exit_code(self) -> int:
-        """As `env` has it: 127 there is no such program, 126 it cannot be executed; 125 all else is ours."""
-        if self.phase != "exec" or self.errno == E2BIG:
-            return 125
-        return 127 if self.errno in (ENOENT, ENOTDIR) else 126
+        return self._exit_code
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class NotReady(ProcessError):

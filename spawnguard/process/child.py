@@ -14,6 +14,7 @@ import time
 import warnings
 
 from ..errors import ChildStatusLost
+from . import reasons
 from .stop import stop
 
 TYPE_CHECKING = False
@@ -167,8 +168,7 @@ class Child:
     def _take(self, word: str, *rest: str) -> None:
         if word == "pid":
             self.pid = int(rest[0])
-            missing = {rest[i] for i in range(1, len(rest), 2) if rest[i + 1] == "0"}
-            self.notes += [text for key, text in _MISSING.items() if key in missing]
+            self.notes += reasons.missing(rest[1:])
         elif word == "exec":
             self._executed = True
         elif word == "fail":
@@ -216,10 +216,3 @@ class Child:
         self._lock = threading.RLock()
         self._foreign = True
         self._link.close()
-
-
-_MISSING = {
-    "guard": "no kernel guard: if the keeper is killed, the tree lives on",
-    "subreaper": "no subreaper: a process that leaves the group is not found",
-    "proc": "no /proc of our own: a process that leaves the group is not found, and shared memory may stay behind",
-}

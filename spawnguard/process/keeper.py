@@ -10,8 +10,9 @@ Used in two ways: `spawnguard run` forks it (`keep`), `spawnguard.launch()` exec
 So it stands alone, single-threaded, on built-in and C modules (`signal`, `socket`, `os` cost more than all of this).
 
 The link is a stream socket. To the keeper: the request (see `receive`), then lines: `go`, `sig N` to the command,
-`gsig N` to its group, `end`. To the launcher: `pid N guard 0|1 subreaper 0|1`, `exec` or `fail PHASE ERRNO`, `stop N`,
-`cont`, `exit STATUS` (negative: a signal), `gone PID...` (what would not die), end of file.
+`gsig N` to its group, `end`. To the launcher: `pid N` and what protects here (`guard 0|1` …), `exec` or
+`fail PHASE ERRNO`, `stop N`, `cont`, `exit STATUS` (negative: a signal), `gone PID...` (what would not die), end of
+file.
 """
 
 # No `from __future__ import annotations`: that is one more file to read at each start.
@@ -32,6 +33,7 @@ else:
 
 PATIENCE = 0.5  # seconds that resource trackers get to unlink shared memory
 BOUND = 5.0  # seconds after which what would not die is reported
+SET_NAME, SET_CHILD_SUBREAPER = 15, 36  # linux/prctl.h
 DEAD = (posix.CLD_EXITED, posix.CLD_KILLED, posix.CLD_DUMPED)
 NOT_HERE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENODEV, errno.ETIMEDOUT)  # execvp goes on (glibc)
 
@@ -49,9 +51,7 @@ def keep(link: int, launcher: int) -> None:
 
 class Keeper:
     def __init__(self, link: int, launcher: int) -> None:
-        for fd in (0, 1, 2):  # a closed one would become the next pipe, and the command's standard input
-            if not is_open(fd):
-                posix.open("/dev/null", posix.O_RDWR)
+        fill_closed()
         for fd in (link, launcher):
             if fd >= 0:
                 posix.set_inheritable(fd, False)
@@ -69,7 +69,8 @@ class Keeper:
         _signal.set_wakeup_fd(self.wake[1], warn_on_full_buffer=False)
         _signal.signal(_signal.SIGCHLD, lambda *_: None)  # also undoes an ignored SIGCHLD, which would reap for us
         _signal.pthread_sigmask(_signal.SIG_SETMASK, _signal.valid_signals() - {_signal.SIGCHLD})
-        self.subreaper = adopt_orphans()
+        prctl(SET_NAME, b"keeper")  # in `ps`
+        self.subreaper = prctl(SET_CHILD_SUBREAPER, 1)
 
     def run(self) -> None:
         request = self.receive()
@@ -131,7 +132,8 @@ class Keeper:
             posix.dup2(null, fd)  # else a reader would not see the end of what the command closed
         close_all_but((self.link.fileno(), self.launcher, self.go, self.error, *self.wake, *guard))
         posix.chdir("/")
-        self.say(f"pid {pid} guard {armed:d} subreaper {self.subreaper:d} proc {bool(children()):d}")
+        have = f"guard {armed:d} subreaper {self.subreaper:d} proc {bool(children()):d} pidfd {self.launcher >= 0:d}"
+        self.say(f"pid {pid} {have}")
         return True
 
     # -- the command's life ---------------------------------------------------------------------------------------
@@ -363,15 +365,12 @@ def arm(pipe: tuple[int, int], group: int) -> bool:
     return True
 
 
-def adopt_orphans() -> bool:
-    """Become a subreaper, and be called keeper in `ps`."""
+def prctl(option: int, argument: bytes | int) -> bool:
     try:
         import _ctypes  # `import ctypes` costs ten times as much
 
         ourselves = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
-        prctl = _ctypes.dlsym(ourselves, "prctl")
-        _ctypes.call_function(prctl, (15, b"keeper", 0, 0, 0))  # PR_SET_NAME
-        return bool(_ctypes.call_function(prctl, (36, 1, 0, 0, 0)) == 0)  # PR_SET_CHILD_SUBREAPER
+        return bool(_ctypes.call_function(_ctypes.dlsym(ourselves, "prctl"), (option, argument, 0, 0, 0)) == 0)
     except (ImportError, OSError):
         return False
 
@@ -452,12 +451,13 @@ def signal_it(kill: "Callable[[int, int], None]", pid: int, number: int) -> None
         pass
 
 
-def is_open(fd: int) -> bool:
-    try:
-        posix.fstat(fd)
-    except OSError:
-        return False
-    return True
+def fill_closed() -> None:
+    """0, 1 and 2, where they are closed: else the next pipe of ours would be somebody's standard input. CLOEXEC."""
+    for fd in (0, 1, 2):
+        try:
+            posix.fstat(fd)
+        except OSError:
+            posix.open("/dev/null", posix.O_RDWR)  # the lowest that is free
 
 
 def close_all_but(keep: tuple[int, ...]) -> None:

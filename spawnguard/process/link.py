@@ -99,3 +99,17 @@ class Link:
             *more, self._inbox = (self._inbox + data).split(b"\n")
             lines += more
         return [line.decode().split() for line in lines]
+
+
+def close_inherited() -> None:
+    """Close what whoever started us passed on beside 0, 1 and 2, and what the command now has: ours are all CLOEXEC."""
+    try:
+        numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return
+    for fd in numbers:
+        try:
+            if fd > 2 and os.get_inheritable(fd):
+                os.close(fd)
+        except OSError:  # the listing's own
+            pass

@@ -15,6 +15,7 @@ import threading
 from ..errors import LaunchError
 from ..plan.block import read_start_block
 from . import keeper as keeper_file
+from . import reasons
 from .child import FOREVER, Child
 from .link import Link, pair
 from .stop import stop
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import IO, Any
 
+    Place = str | bytes | os.PathLike[str] | None
     Stream = int | IO[Any] | None
 
 _children: set[Child] = set()
@@ -35,7 +37,7 @@ def start(
     argv: Sequence[str | bytes],
     block: Sequence[bytes],
     *,
-    cwd: str | bytes | os.PathLike[str] | None = None,
+    cwd: Place = None,
     stdin: Stream = None,
     stdout: Stream = None,
     stderr: Stream = None,
@@ -67,7 +69,7 @@ def start(
         child._wait(lambda: child._executed or child._failure is not None, FOREVER)
         if not child._executed:
             child._wait(lambda: child._over, FOREVER)
-            raise _failed(child)
+            raise _failed(child, cwd)
     except BaseException:  # above all KeyboardInterrupt: nothing may stay behind that nobody has a handle of
         child._abandon()
         raise
@@ -79,7 +81,9 @@ def _start_keeper(
 ) -> tuple[Link, subprocess.Popen[bytes]]:
     """Under the environment that this program was started with: what it has become may not even start a Python."""
     if not sys.executable:
-        raise LaunchError(_text(argv), "cannot be started: there is no interpreter for its keeper", phase="keeper")
+        raise LaunchError(
+            _text(argv), "there is no interpreter for the keeper (sys.executable is empty)", phase="keeper"
+        )
     if stdin is None and os.isatty(0):
         stdin = subprocess.DEVNULL
     environ = dict(entry.split(b"=", 1) for entry in read_start_block() if entry.find(b"=") > 0)
@@ -100,7 +104,7 @@ def _start_keeper(
         )
     except OSError as failure:
         ours.close()
-        reason = f"cannot be started: its keeper ({sys.executable}): {os.strerror(failure.errno or 0)}"
+        reason = f"its keeper can't be started with {sys.executable}: {os.strerror(failure.errno or 0)}"
         raise LaunchError(_text(argv), reason, phase="keeper", errno=failure.errno) from failure
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -110,15 +114,16 @@ def _start_keeper(
     return Link(ours), process
 
 
-def _failed(child: Child) -> LaunchError:
+def _failed(child: Child, cwd: Place) -> LaunchError:
     argv = _text(child.args)
     if child._failure is None:
         why = child._broken or "see standard error"
-        reason = f"cannot be started: its keeper ended with status {child._keeper.returncode}: {why}"
-        return LaunchError(argv, reason, name=child.name, phase="keeper")
+        text = f"{argv[0]} can't be started: its keeper ended with status {child._keeper.returncode}: {why}"
+        return LaunchError(argv, text, name=child.name, phase="keeper")
     phase, number = child._failure
-    reason = f"cannot be started: {os.strerror(number)}"
-    return LaunchError(argv, reason, name=child.name, phase=phase, errno=number)
+    text = reasons.reason(argv[0], phase, number, os.fsdecode(cwd or ""))
+    code = reasons.exit_code(phase, number)
+    return LaunchError(argv, text, name=child.name, phase=phase, errno=number, exit_code=code)
 
 
 def _text(argv: Sequence[str | bytes]) -> list[str]:
