@@ -6,7 +6,7 @@ import sys
 
 from spawnguard.cli.usage import Parser, UsageError, complain
 from spawnguard.plan import block
-from spawnguard.plan.policies import Loader, discover, is_file
+from spawnguard.plan.policies import SCHEMA, Loader, discover, is_file
 
 EXAMPLES = """\
 examples:
@@ -22,9 +22,8 @@ def run(words: list[str]) -> int:
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of policy files")
     args = parser.parse_args(words)
     if args.schema:
-        from spawnguard.policy.schema import read
-
-        sys.stdout.write(read())
+        with open(SCHEMA, encoding="utf-8") as file:
+            sys.stdout.write(file.read())
         return 0
     found = [(one.ref, one.table) for one in discover(block.start_environ().environ)] if not args.files else []
     refs = [(ref if is_file(ref) else f"./{ref}", ()) for ref in args.files] + found

@@ -30,6 +30,11 @@ spawnguard VERB --help has the options. -V prints the version.
 """
 
 
+def _formatter(prog: str) -> RawDescriptionHelpFormatter:
+    # argparse makes one for every option that is added; asked for a width, each would import shutil and its kin.
+    return RawDescriptionHelpFormatter(prog, width=110, max_help_position=30)
+
+
 class UsageError(SpawnguardError):
     """The words of the command line can't be understood."""
 
@@ -47,7 +52,7 @@ class Parser(ArgumentParser):
     def __init__(self, verb: str, synopsis: str, examples: str) -> None:
         super().__init__(
             prog=f"spawnguard {verb}", usage=f"spawnguard {verb} {synopsis}", description=examples,
-            formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False,
+            formatter_class=_formatter, allow_abbrev=False,
         )  # fmt: skip
 
     def error(self, message: str) -> NoReturn:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from spawnguard.policy.facts import Facts
     from spawnguard.policy.model import Resolution
 
-PROFILES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "policy", "profiles")
+_DATA = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "policy")
+PROFILES = os.path.join(_DATA, "profiles")
+SCHEMA = os.path.join(_DATA, "schema.json")
 CONFIG = "spawnguard.toml"
 PYPROJECT = "pyproject.toml"
 PYPROJECT_TABLE = ("tool", "spawnguard")

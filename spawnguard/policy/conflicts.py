@@ -7,13 +7,13 @@ any of them may be a secret. An ordinary environment meets none of the rules, an
 
 from __future__ import annotations
 
-from . import predicates
+from spawnguard.policy import predicates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from .facts import Facts
+    from spawnguard.policy.facts import Facts
 
     Rule = tuple[str, str, str, str, Callable[[predicates.Case], tuple[str, ...]]]
 

@@ -21,9 +21,25 @@ def prefix(pattern: str) -> str:
 
 
 def match(pattern: str, text: str) -> bool:
-    """Linear in practice, and never exponential: only the last ``*`` is ever tried again."""
-    if pattern == "*":
-        return True
+    """Whether the whole text is what the pattern says. Never exponential: only the last ``*`` is ever tried again."""
+    if "?" in pattern:
+        return _match_by_character(pattern, text)
+    first, *rest = pattern.split("*")
+    if not rest:
+        return first == text
+    last = rest.pop()
+    at, end = len(first), len(text) - len(last)
+    if at > end or not text.startswith(first) or not text.endswith(last):
+        return False
+    for literal in rest:
+        found = text.find(literal, at, end)
+        if found < 0:
+            return False
+        at = found + len(literal)
+    return True
+
+
+def _match_by_character(pattern: str, text: str) -> bool:
     p = t = 0
     star = mark = -1
     while t < len(text):

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     Placed = tuple[int, Entry]
 
 
+NONE: list[Placed] = []
+
+
 class Held:
     """A rule that holds for a variable: the layer's number, the entry it stands in, the rule."""
 
@@ -28,31 +31,35 @@ class Held:
 class Index:
     """All entries of a stack of layers, by the names they name."""
 
-    __slots__ = ("exact", "globs", "literal", "prefixes")
+    __slots__ = ("anchored", "exact", "floating", "literal", "prefixes")
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.exact: dict[str, list[Placed]] = {}
-        self.globs: list[tuple[str, int, Entry]] = []
+        globs: list[tuple[str, int, Entry]] = []
         for number, layer in enumerate(layers):
             for entry in layer.env:
                 for name in members(entry.pattern):
                     if glob.is_glob(name):
-                        self.globs.append((name, number, entry))
+                        globs.append((name, number, entry))
                     else:
                         self.exact.setdefault(name, []).append((number, entry))
         # Most variables start like no glob at all: one startswith() with a tuple rules them out.
-        self.prefixes = tuple({glob.prefix(pattern) for pattern, _, _ in self.globs})
+        self.floating = [item for item in globs if not glob.prefix(item[0])]
+        self.anchored = [item for item in globs if glob.prefix(item[0])]
+        self.prefixes = tuple({glob.prefix(pattern) for pattern, _, _ in self.anchored})
         # The names that a rule can create: exact ones, never a family's.
         self.literal = {e.pattern.name: None for layer in layers for e in layer.env if e.pattern.scope == EXACT}
 
     def entries(self, name: str) -> list[Placed]:
         """The entries that name the variable, in layer order, within a layer in the order they were written."""
-        placed = self.exact.get(name, [])
-        if name.startswith(self.prefixes):
-            found = [(n, e) for pattern, n, e in self.globs if glob.match(pattern, name)]
-            if found:
-                return sorted(placed + found, key=lambda item: item[0])
-        return placed
+        placed = self.exact.get(name, NONE)
+        globs = self.anchored + self.floating if name.startswith(self.prefixes) else self.floating
+        found = [(number, entry) for pattern, number, entry in globs if glob.match(pattern, name)]
+        return sorted((*placed, *found), key=_layer) if found else placed
+
+
+def _layer(placed: Placed) -> int:
+    return placed[0]
 
 
 def members(pattern: Pattern) -> tuple[str, ...]:

@@ -89,10 +89,9 @@ class _Resolver:
         """The child's value of one variable; its decision is kept if any rule had to do with it."""
         if name.startswith(RESERVED):
             return before
-        entries = self.index.entries(name)
-        if not entries:
+        rules = held(self.index.entries(name), before, self.situation)
+        if not rules:
             return self.unnamed(name, before)
-        rules = held(entries, before, self.situation)
         deciding = whole(rules)
         decision = self.whole_variable(name, before, deciding)
         first = deciding[-1].layer if deciding else 0
@@ -105,7 +104,7 @@ class _Resolver:
         return decision.after
 
     def unnamed(self, name: str, before: str | None) -> str | None:
-        """No entry names it: ``unmatched`` and ``keep`` decide."""
+        """No rule holds for it: ``unmatched`` and ``keep`` decide."""
         if before is None or not self.strips_rest:
             return before
         decision = self.without_rule(name, before)

@@ -30,7 +30,7 @@ WORDS = frozenset(
 # The shell's own two: directories, not passwords.
 PUBLIC = frozenset(("PWD", "OLDPWD"))
 # Greedy on purpose: a password may hold "@", "/" and blanks, and hiding too much is the better mistake.
-_CREDENTIALS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://).*@", re.DOTALL)
+CREDENTIALS = r"(?s)([A-Za-z][A-Za-z0-9+.-]*://).*@"
 
 
 def is_secret(name: str, patterns: Iterable[str] = ()) -> bool:
@@ -42,7 +42,7 @@ def is_secret(name: str, patterns: Iterable[str] = ()) -> bool:
 
 def mask(value: str) -> str:
     """The value with the credentials of every ``scheme://user:password@`` in it hidden."""
-    return _CREDENTIALS.sub(rf"\1{HIDDEN}@", value) if "://" in value else value
+    return re.sub(CREDENTIALS, rf"\1{HIDDEN}@", value) if "://" in value else value
 
 
 def show(name: str, value: str, patterns: Iterable[str] = ()) -> str:
