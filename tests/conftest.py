@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import glob
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,3 +127,64 @@ def _runs(path: str, version: str) -> bool:
     ask = "import sys; print('%d.%d' % sys.version_info[:2])"
     done = subprocess.run([path, "-I", "-c", ask], capture_output=True, text=True, check=False)
     return done.stdout.strip() == version
+
+
+@pytest.fixture
+def bootstrap(tmp_path: Path) -> Any:
+    """A plan, its run directory and the stand-in torch: see ``injected.py``."""
+    return _injected().Bootstrap(tmp_path)
+
+
+@cache
+def _injected() -> Any:
+    spec = importlib.util.spec_from_file_location("spawnguard_tests_injected", ROOT / "tests" / "injected.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def every_python() -> dict[str, str]:
+    """All CPythons that are found, as {"2.7": path, ...}: those too that a child may be and that we don't support."""
+    found: dict[str, str] = {}
+    names = [f"python{version}" for version in ("2.7", *(f"3.{minor}" for minor in range(6, 16)))]
+    installed = glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python"))
+    for path in (sys.executable, *installed, *filter(None, map(shutil.which, names))):
+        ask = "import sys; print('%d.%d' % sys.version_info[:2])"
+        done = subprocess.run([path, "-c", ask], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            found.setdefault(done.stdout.strip(), path)
+    return found
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[..., str]:
+    """Runs a program from a file, which children of multiprocessing need, with this tree importable: what it printed.
+
+    ``script(code, *args, env=None, flags=(), status=0)``; ``env`` is added to the environment. Fails if it
+    ends with another status; its standard error is then shown. With ``status`` None the two outputs are joined.
+    """
+
+    def run(
+        code: str,
+        *args: str,
+        env: Mapping[str, str] | None = None,
+        flags: tuple[str, ...] = (),
+        status: int | None = 0,
+        name: str = "program.py",
+        cwd: Path | None = None,
+    ) -> str:
+        path = tmp_path / name
+        path.write_text(code)
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+        errors = subprocess.STDOUT if status is None else subprocess.PIPE
+        argv = [sys.executable, *flags, str(path), *args]
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=environ, timeout=100, cwd=cwd
+        )
+        assert status is None or done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    return run
