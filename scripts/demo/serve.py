@@ -53,12 +53,13 @@ class Model:
         return "".join(out[1:])
 
     def _chooser(self, seed: int) -> Callable[[list[float]], int]:
-        if self.torch is None:
+        torch = self.torch
+        if torch is None:
             drawn = random.Random(seed)
             places = range(len(self.letters))
             return lambda weights: drawn.choices(places, weights)[0]
-        generator = self.torch.Generator().manual_seed(seed)
-        return lambda weights: int(self.torch.multinomial(self.torch.tensor(weights), 1, generator=generator))
+        generator = torch.Generator().manual_seed(seed)
+        return lambda weights: int(torch.multinomial(torch.tensor(weights), 1, generator=generator))
 
 
 class Server(ThreadingHTTPServer):
