@@ -30,10 +30,10 @@ class Conflict:
 
     def __str__(self) -> str:
         about = f" ({', '.join(self.variables)})" if self.variables else ""
-        return f"{self.severity}: {self.name}: {self.text}{about}; {self.source}"
+        return f"{self.name}: {self.text}{about}; {self.source}"
 
     def __repr__(self) -> str:
-        return f"Conflict({str(self)!r})"
+        return f"Conflict({self.severity}: {self})"
 
 
 def find(environ: Mapping[str, str], features: Iterable[str], facts: Facts) -> list[Conflict]:
