@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 import select
@@ -96,8 +95,8 @@ def _resident() -> list[Row]:
     for name, arguments in {"tini": ["--"], "dumb-init": [], "honcho": ["run"]}.items():
         if found := tool(name):
             launchers[name] = ([found, *arguments], None)
-    if importlib.util.find_spec("torch") is not None:
-        launchers["torchrun"] = ([str(tool("torchrun")), "--nproc-per-node", "1", "--no-python"], None)
+    if found := tool("torchrun"):
+        launchers["torchrun"] = ([found, "--nproc-per-node", "1", "--no-python"], None)
     else:
         print("  torch is not installed here (--with-torch): torchrun is left out")
     rows = []
