@@ -8,7 +8,7 @@ where a name has one of the ``PREFIXES``.
 
 from __future__ import annotations
 
-from .known_names import KNOWN
+from spawnguard.policy.known_names import KNOWN
 
 PREFIXES = (*(f"{prefix}_" for prefix in KNOWN), "SGL_", "TRANSFORMERS_")
 
