@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,15 +90,15 @@ def port() -> int:
 class Server:
     """A server in a child, and the wait for it."""
 
-    def __init__(self, child: object) -> None:
+    def __init__(self, child: Any) -> None:
         self.child = child
-        self.process: subprocess.Popen[str] = child.process  # type: ignore[attr-defined]
+        self.process: subprocess.Popen[str] = child.process
         self.pid = self.process.pid
         self.phases: list[str] = []
 
     def order(self, line: str) -> str:
-        self.child.say(line)  # type: ignore[attr-defined]
-        return str(self.child.hear())  # type: ignore[attr-defined]
+        self.child.say(line)
+        return str(self.child.hear())
 
     def members(self) -> set[int]:
         return members([self.pid])
@@ -119,7 +120,7 @@ class Server:
 
 
 @pytest.fixture
-def server(python: Callable[..., object]) -> Callable[..., Server]:
+def server(python: Callable[..., Any]) -> Callable[..., Server]:
     return lambda *args: Server(python(SERVER, *args))
 
 
@@ -250,7 +251,7 @@ def test_listening_elsewhere_is_said(server: Callable[..., Server], port: int) -
 @linux
 def test_the_listener_may_be_a_grandchild(server: Callable[..., Server], port: int) -> None:
     it = server()
-    it.child.say("grandchild")  # type: ignore[attr-defined]
+    it.child.say("grandchild")
     it.order("status 200")
     it.order(f"listen 127.0.0.1 {port}")
     assert it.wait(Wait(http(f"http://127.0.0.1:{port}"), members=it.members)) == READY

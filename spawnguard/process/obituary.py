@@ -1,0 +1,183 @@
+"""The last thing on the screen when a run fails: who died first and of what, the last lines, where the whole log is.
+
+Pure words: everything is handed in. No value of a variable is shown but those of the dynamic linker's.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from ..durations import format_duration
+from ..policy.secrets import show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+    from .tree import Process
+    from .witness import Death
+
+_SHOWN = 8  # lines of output; the error that Python gets holds 100
+_CAUSE = re.compile(
+    r"^(?:\S+ )?(?:[\w.]*\.)?\w*(?:Error|Exception|Interrupt)\b|^(?:ERROR|FATAL|Fatal)\b|error while loading"
+)
+_MEANING = {
+    signal.SIGBUS: "memory that a file stands for could not be had: often /dev/shm is full",
+    signal.SIGSEGV: "a crash in native code",
+    signal.SIGABRT: "it gave itself up: the lines above its end say why",
+    signal.SIGILL: "a machine instruction that this processor does not know",
+}
+_LINKER = ("LD_PRELOAD", "LD_LIBRARY_PATH")
+_NOT_LINKED = re.compile(
+    r"error while loading shared libraries|cannot open shared object file|undefined symbol|from LD_PRELOAD"
+)
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def how(status: int | None) -> str:
+    """A status as subprocess has it, in words."""
+    if status is None:
+        return "ended (its status is known to its parent alone)"
+    if status < 0:
+        return f"was killed by {signal_name(-status)}"
+    return f"ended with exit code {status}"
+
+
+def exit_code(status: int) -> int:
+    """What a shell sees: 128 and the signal's number, else the status itself."""
+    return 128 - status if status < 0 else status
+
+
+class Obituary:
+    """What is known about the end of a run. Every field but ``name`` may be left out; ``str()`` is the text.
+
+    ``status`` the leader's, ``elapsed`` seconds since the start, ``ready`` whether it had been ready, ``phase`` in
+    words, ``deaths`` (witness) in order, ``memory_killer`` (witness) in words, ``tail`` lines or ``why_no_tail``, ``log``
+    its path, ``reports`` (process.reports.read), ``left`` pids that would not die, ``environ`` the child's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        leader: Process | None = None,
+        pid: int | None = None,
+        status: int | None = None,
+        code: int | None = None,
+        elapsed: float = 0.0,
+        ready: bool | None = None,
+        phase: str = "",
+        deaths: Sequence[Death] = (),
+        memory_killer: str = "",
+        tail: Sequence[str] = (),
+        why_no_tail: str = "",
+        log: str | None = None,
+        reports: Sequence[Mapping[str, Any]] = (),
+        left: Iterable[int] = (),
+        environ: Mapping[str, str] | None = None,
+        port: str = "",
+    ) -> None:
+        self.name, self.leader, self.pid, self.status, self.code = name, leader, pid, status, code
+        self.elapsed, self.ready, self.phase = elapsed, ready, phase
+        self.deaths, self.memory_killer = list(deaths), memory_killer
+        self.tail, self.why_no_tail, self.log = list(tail), why_no_tail, log
+        self.reports, self.left, self.environ, self.port = list(reports), sorted(left), dict(environ or {}), port
+
+    def __str__(self) -> str:
+        rows = [("who", self._who()), ("phase", [self.phase] if self.phase else []), ("last", self._last())]
+        rows += [("set", outcomes(self.reports)), ("left", self._left()), ("hint", self._hints())]
+        rows.append(("log", [self.log] if self.log else []))
+        lines = [self._headline()]
+        for label, texts in rows:
+            for index, text in enumerate(texts):
+                lines.append(f"  {label if index == 0 else '':<7}{text}")
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        when = {True: ", after it was ready", False: ", before it was ready", None: ""}[self.ready]
+        code = self.code if self.code is not None else None if self.status is None else exit_code(self.status)
+        said = "" if code is None else f" (exit code {code})"
+        return f"spawnguard: {self.name} failed after {format_duration(self.elapsed)}{when}{said}"
+
+    def _who(self) -> list[str]:
+        leader = f"{self.name} (pid {self.pid})" if self.pid else self.name
+        if self.leader is not None:
+            leader = f"{self.leader.role} (pid {self.leader.pid})"
+        own = f"{leader} {how(self.status)}{self._why(self.status)}"
+        earlier = [death for death in self.deaths if death.before_leader and (death.status or death.status is None)]
+        if not earlier:
+            return [own]
+        # Children come and go in a healthy run. The first that did not end well is the one to name; failing that,
+        # the last that ended before the leader.
+        first = next((death for death in earlier if death.status), earlier[-1])
+        lines = [f"{first.process.role} (pid {first.process.pid}) {how(first.status)}{self._why(first.status)}"]
+        after = [death for death in earlier[earlier.index(first) + 1 :] if death.status]
+        lines += [f"then {death.process.role} (pid {death.process.pid}) {how(death.status)}" for death in after[:5]]
+        return [*lines, f"then {own}" if not after or self.status != 0 else own]
+
+    def _why(self, status: int | None) -> str:
+        if status is None or status >= 0:
+            return " though nobody asked it to end" if status == 0 else ""
+        if status == -signal.SIGKILL:
+            return f": {self.memory_killer}" if self.memory_killer else ", not by spawnguard"
+        meaning = _MEANING.get(signal.Signals(-status)) if -status in list(signal.Signals) else None
+        return f": {meaning}" if meaning else ""
+
+    def _last(self) -> list[str]:
+        if not self.tail:
+            return [self.why_no_tail] if self.why_no_tail else []
+        shown = [line for line in self.tail if line.strip()]
+        cause = next((line for line in reversed(shown) if _CAUSE.search(line)), None)
+        last = shown[-_SHOWN:]
+        if cause is not None and cause not in last:
+            last = [cause, "[…]", *last[1:]]
+        return [f"| {line}" for line in last]
+
+    def _left(self) -> list[str]:
+        return [f"pid {pid} would not die" for pid in self.left]
+
+    def _hints(self) -> list[str]:
+        hints = []
+        if any(_NOT_LINKED.search(line) for line in self.tail) or (self.status == 127 and not self.tail):
+            hints += [
+                f"the dynamic linker was told {name}={show(name, self.environ[name])}"
+                for name in _LINKER
+                if self.environ.get(name)
+            ]
+        if self.port:
+            hints.append(self.port)
+        return hints
+
+
+def outcomes(reports: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The allocator's outcomes, one line a setting: ``expandable_segments applied in 2 of 3 processes, rejected in 1``."""
+    counts: dict[str, dict[str, int]] = {}
+    reasons: dict[tuple[str, str], str] = {}
+    for report in reports:
+        for setting in report["settings"]:
+            name, outcome = setting["setting"], setting["outcome"]
+            counts.setdefault(name, {})[outcome] = counts.setdefault(name, {}).get(outcome, 0) + 1
+            if setting.get("reason"):
+                reasons[name, outcome] = setting["reason"]
+    lines = []
+    for name, by_outcome in counts.items():
+        total = sum(by_outcome.values())
+        parts = [
+            f"{outcome} in {count} of {total} process{'' if total == 1 else 'es'}"
+            for outcome, count in by_outcome.items()
+        ]
+        why = [
+            reasons[name, outcome]
+            for outcome in by_outcome
+            if (name, outcome) in reasons and outcome not in ("applied", "already")
+        ]
+        lines.append(f"{name} {', '.join(parts)}" + (f": {why[0]}" if why else ""))
+    return lines
