@@ -12,17 +12,27 @@ import subprocess
 import threading
 import time
 import warnings
+from contextlib import contextmanager
 
-from ..errors import ChildStatusLost
+from ..errors import ChildFailed, ChildStatusLost, ProcessError
 from . import reasons
+from .obituary import how
 from .stop import stop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
+    from typing import Any, TypeVar
 
+    from ..policy.model import Resolution
     from .link import Link
+    from .logs import Pump
+    from .readiness import Probe
+    from .ready import Knock
+    from .tree import Process
+
+    AnyError = TypeVar("AnyError", bound=ProcessError)
 
 FOREVER = float("inf")
 
@@ -47,9 +57,14 @@ class Child:
         self.stop_signal = int(signal.SIGTERM)
         self.started = time.monotonic()
         self.stopped: int | None = None
-        self.becomes_ready: Callable[[], bool] | None = None  # asked by `stop` while it isn't ready yet
+        self.becomes_ready: Knock | None = None  # asked by `stop` while it is not ready yet
+        self.resolution: Resolution | None = None
+        self.run_dir: str | None = None
         self.notes: list[str] = []
         self.left: tuple[int, ...] = ()
+        self._pump: Pump | None = None
+        self._probe: Probe | None = None
+        self._requires = False
         self._link = link
         self._keeper = keeper
         self._executed = self._gone = self._over = self._foreign = False
@@ -106,6 +121,32 @@ class Child:
             warnings.warn(f"{self!r}: would not die: {', '.join(map(str, self.left))}", RuntimeWarning, stacklevel=2)
         return self.returncode
 
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Until it is alive, the probe that `launch` got as ``ready`` answers, and the listener belongs to its tree.
+
+        NotReady after ``timeout`` seconds (it then still runs; a ``with`` block stops it). ChildFailed when it ended: at
+        once, and also with status 0.
+        """
+        from .ready import wait_ready
+
+        wait_ready(self, timeout)
+
+    def reports(self) -> list[dict[str, Any]]:
+        """What its processes said took effect, one for each that imported torch (`spawnguard report`)."""
+        from .reports import read
+
+        return read(self.run_dir) if self.run_dir else []
+
+    def processes(self) -> list[Process]:
+        """The living processes of its tree, parents before their children; those that left its group too."""
+        from .tree import processes
+
+        return [] if self._is_over() else processes([self._keeper.pid], without=[self._keeper.pid])
+
+    def log_tail(self, count: int = 100) -> list[str]:
+        """The last lines that it wrote, safe to print. Empty if its output does not pass through this process."""
+        return self._pump.tail.lines(count) if self._pump else []
+
     def __enter__(self) -> Child:
         return self
 
@@ -127,25 +168,17 @@ class Child:
         """Until `done`, or the keeper is gone: True. False if `limit` (monotonic) came first."""
         while True:
             self._listen()
-            if done():
+            if done() or self._over:
                 return True
-            with self._lock:
-                if self._over:
-                    return True
-                self._waiting += 1
-                fd = self._link.fileno()
-            try:
+            with self._line() as line:
                 remaining = limit - time.monotonic()
-                poller = select.poll()
-                poller.register(fd, select.POLLIN)
-                poller.poll(None if limit == FOREVER else min(max(remaining, 0.0), 86400.0) * 1000)
-                if remaining <= 0:
-                    self._listen()
-                    return done() or self._over
-            finally:
-                with self._lock:
-                    self._waiting -= 1
-                    self._close_if_over()
+                if line >= 0:
+                    poller = select.poll()
+                    poller.register(line, select.POLLIN)
+                    poller.poll(None if limit == FOREVER else min(max(remaining, 0.0), 86400.0) * 1000)
+            if remaining <= 0:
+                self._listen()
+                return done() or self._over
 
     def _listen(self) -> None:
         """Take in what the keeper has said. From any thread, and from a signal handler that interrupted us."""
@@ -186,19 +219,66 @@ class Child:
             self.left = tuple(map(int, rest))
 
     def _close_if_over(self) -> None:
-        if self._over and not self._waiting:  # else a poll() might wait for whoever gets the number next
+        if self._over and not self._waiting:
             self._link.close()
 
     def _status(self) -> int | None:
+        if self._over and self._pump:
+            self._pump.finish()
         if self._over and self.returncode is None:
-            raise ChildStatusLost(
-                self._argv(),
-                "is gone, and its status with it: its keeper was killed",
-                name=self.name,
-                pid=self.pid,
-                elapsed=time.monotonic() - self.started,
-            )
+            raise self._error(ChildStatusLost, "is gone, and its status with it: its keeper was killed")
         return self.returncode
+
+    def _is_over(self) -> bool:
+        """It is dead, its tree is gone, its keeper too."""
+        self._listen()
+        return self._over
+
+    def _is_dead(self) -> bool:
+        """The command is; or it can't be known any more."""
+        self._listen()
+        return self.returncode is not None or self._over
+
+    def _expect(self, probe: Probe) -> None:
+        from .ready import Knock
+
+        self._probe, self.becomes_ready = probe, Knock(self, probe)
+
+    @contextmanager
+    def _line(self) -> Iterator[int]:
+        """A descriptor that becomes readable when there is something to `_listen` to (-1: nothing will be any more).
+
+        It stays open meanwhile: else a poll might wait for whoever gets the number next.
+        """
+        with self._lock:
+            self._waiting += 1
+            line = -1 if self._over else self._link.fileno()
+        try:
+            yield line
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                self._close_if_over()
+
+    def _failed(self, phase: str = "") -> ChildFailed:
+        return self._error(ChildFailed, how(self.returncode), phase=phase)
+
+    def _error(self, kind: type[AnyError], reason: str, *, phase: str = "") -> AnyError:
+        if self._over and self._pump:
+            self._pump.finish()
+        return kind(
+            self._argv(),
+            reason,
+            name=self.name,
+            pid=self.pid,
+            status=self.returncode,
+            phase=phase,
+            elapsed=time.monotonic() - self.started,
+            tail=self.log_tail(),
+            why_no_tail="" if self._pump else "its output did not pass through spawnguard: no lines of it are known",
+            log=self._pump.log if self._pump else None,
+            decisions=[repr(decision) for decision in self.resolution.changes()] if self.resolution else (),
+        )
 
     def _argv(self) -> list[str]:
         return [os.fsdecode(word) for word in self.args]

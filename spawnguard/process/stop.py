@@ -34,6 +34,8 @@ def stop(children: Sequence[Child], grace: float | None = None) -> None:
             child.kill()
         for child in children:
             _wait_for_keeper(child)
+            if child.becomes_ready:
+                child.becomes_ready.close()
 
 
 def _grace(child: Child, grace: float | None) -> float:
