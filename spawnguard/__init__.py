@@ -34,8 +34,14 @@ __all__ = [
 ]  # fmt: skip
 
 
+# Packages that are asked for as attributes: `spawnguard.allocator.using(…)`.
+_PACKAGES = ("allocator", "integrations", "multiprocessing", "servers")
+
+
 def __getattr__(name: str) -> object:
     """PEP 562: the module of a public name is imported when the name is first asked for."""
+    if name in _PACKAGES:
+        return __import__(f"spawnguard.{name}", fromlist=["*"])
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'spawnguard' has no attribute {name!r}")
