@@ -7,7 +7,6 @@ later. torch's private calls are asked for by name: what a release has was read 
 from __future__ import annotations
 
 import os
-import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,8 +41,7 @@ def short(error: BaseException) -> str:
 
 def kind(torch: ModuleType) -> str:
     """``npu``, ``rocm``, ``cuda``, ``xpu`` or ``cpu``: what the loaded build allocates on."""
-    npu = getattr(sys.modules.get("torch_npu"), "__spec__", None)
-    if npu is not None and not getattr(npu, "_initializing", False) and hasattr(torch, "npu"):
+    if hasattr(getattr(torch, "npu", None), "memory"):  # torch_npu puts it there
         return "npu"
     version = getattr(torch, "version", None)
     if getattr(version, "hip", None):

@@ -61,18 +61,21 @@ def autoload() -> None:
 
 
 def complete(name: str) -> bool:
-    """Whether the module is there and its import has ended."""
+    """Whether the module is there and its import has ended. (The import system says so only after our shim returns.)"""
     spec = getattr(sys.modules.get(name), "__spec__", None)
-    return spec is not None and not getattr(spec, "_initializing", False)
+    return spec is not None and (name in _done or not getattr(spec, "_initializing", False))
 
 
 def dealt_with(name: str) -> bool:
-    """Whether the end of that import was seen, and is not being dealt with right now."""
-    return name in _done and complete(name)
+    return name in _done
 
 
 def load(name: str) -> "ModuleType":
     """A module of ours that lies beside this one; the directory itself is no longer on ``sys.path``."""
+    if __package__:  # spawnguard.child.inject: this process has the whole of spawnguard
+        import importlib
+
+        return importlib.import_module("." + name, __package__)
     if name in sys.modules:
         return sys.modules[name]
     import importlib.util

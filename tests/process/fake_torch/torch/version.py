@@ -1,4 +1,4 @@
 from torch import BUILD
 
-cuda = "13.0" if BUILD == "cuda" else None
+cuda = None if BUILD in ("cpu", "rocm") else "13.0"
 hip = "7.0.1" if BUILD == "rocm" else None

@@ -8,6 +8,7 @@ import torch_npu
 
 _queued_calls = []
 _initialized = False
+_initializing = False  # queued calls may come back here
 
 
 def is_initialized():
@@ -22,8 +23,9 @@ def _lazy_call(callable):
 
 
 def init():
-    global _initialized
-    if not _initialized:
+    global _initialized, _initializing
+    if not _initialized and not _initializing:
+        _initializing = True
         torch.log("npu initialised, environment: " + os.environ.get("PYTORCH_NPU_ALLOC_CONF", ""))
         for call in _queued_calls:
             call()

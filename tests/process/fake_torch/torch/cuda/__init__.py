@@ -2,6 +2,7 @@ import torch
 
 _queued_calls = []
 _initialized = False
+_initializing = False  # queued calls may come back here
 
 
 def is_initialized():
@@ -16,10 +17,11 @@ def _lazy_call(callable):
 
 
 def init():
-    global _initialized
+    global _initialized, _initializing
     if torch.BUILD == "cpu":
         raise AssertionError("Torch not compiled with CUDA enabled")
-    if not _initialized:
+    if not _initialized and not _initializing:
+        _initializing = True
         torch.log("device initialised")
         for call in _queued_calls:
             call()
