@@ -6,7 +6,8 @@ import sys
 
 from spawnguard.cli.usage import Parser, UsageError, complain
 from spawnguard.plan import block
-from spawnguard.plan.policies import SCHEMA, Loader, discover, is_file
+from spawnguard.plan.policies import SCHEMA, Loader, discover, is_file, profiles
+from spawnguard.policy.model import DEFAULT, OVERRIDE
 
 EXAMPLES = """\
 examples:
@@ -46,12 +47,13 @@ def run(words: list[str]) -> int:
 
 
 def _hints(loader: Loader) -> list[str]:
-    """Rules about variables that were removed or renamed: valid, and of no use."""
+    """Rules that set a variable which was removed or renamed: valid, and of no use."""
     from spawnguard.policy.names import removed
 
     return [
         f"{layer.name}: {entry.pattern.text}: {text}"
         for layer in loader.layers
+        if layer.name not in profiles()
         for entry in layer.env
-        if (text := removed(entry.pattern.name))
+        if any(rule.action in (DEFAULT, OVERRIDE) for rule in entry.rules) and (text := removed(entry.pattern.name))
     ]

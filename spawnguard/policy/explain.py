@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spawnguard.policy.names import removed
 from spawnguard.policy.allocation import NAME as ALLOCATOR
 from spawnguard.policy.model import DEFAULT
+from spawnguard.policy.names import removed
 from spawnguard.policy.secrets import printable
 
 TYPE_CHECKING = False

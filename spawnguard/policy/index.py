@@ -67,10 +67,6 @@ def members(pattern: Pattern) -> tuple[str, ...]:
     return FAMILIES[pattern.name] if pattern.scope == FAMILY else (pattern.name,)
 
 
-def names(pattern: Pattern, name: str) -> bool:
-    return any(glob.match(member, name) for member in members(pattern))
-
-
 def held(placed: Sequence[Placed], current: str | None, situation: Situation) -> list[Held]:
     """Of each entry the first alternative whose condition holds; entries of which none holds are not there."""
     rules = []

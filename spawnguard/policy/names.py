@@ -8,9 +8,24 @@ where a name has one of the ``PREFIXES``.
 
 from __future__ import annotations
 
-from spawnguard.policy.known_names import KNOWN
-
-PREFIXES = (*(f"{prefix}_" for prefix in KNOWN), "SGL_", "TRANSFORMERS_")
+# As in known_names, which is a large module: it is imported for a name that begins so, and for no other.
+PREFIXES = (
+    "CUDA_",
+    "HF_",
+    "NCCL_",
+    "OMP_",
+    "PYTORCH_",
+    "RAY_",
+    "SGLANG_",
+    "TORCH_",
+    "TORCHDYNAMO_",
+    "TORCHELASTIC_",
+    "TORCHINDUCTOR_",
+    "TRITON_",
+    "VLLM_",
+    "SGL_",
+    "TRANSFORMERS_",
+)
 
 # What a release removed or renamed: the name, what to do instead, and the source (of vLLM's: none is in 0.33's wheel).
 _REMOVED: dict[str, tuple[str, str]] = {
@@ -103,6 +118,10 @@ def removed(name: str) -> str | None:
 
 def did_you_mean(name: str) -> str | None:
     """The known name of which ``name`` is a misspelling, or None where it is known, or may well be a new name."""
+    if not name.startswith(PREFIXES):
+        return None
+    from spawnguard.policy.known_names import KNOWN
+
     prefix, _, rest = name.partition("_")
     if prefix not in KNOWN or not rest or removed(name):
         return None

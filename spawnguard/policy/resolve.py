@@ -7,13 +7,13 @@ part rules of that layer and of later ones edit the value; the allocator's optio
 from __future__ import annotations
 
 from spawnguard.errors import PolicyError, Problem
-from spawnguard.policy import allocation, conflicts, values
+from spawnguard.policy import allocation, conflicts, glob, values
 from spawnguard.policy.conditions import Situation
 from spawnguard.policy.expand import Unset, expand, names_in
 from spawnguard.policy.facts import Facts
-from spawnguard.policy.index import Index, explain_by, held, is_part, names, whole
+from spawnguard.policy.index import Index, explain_by, held, is_part, whole
 from spawnguard.policy.load import RESERVED
-from spawnguard.policy.model import DEFAULT, EXACT, INHERIT, OVERRIDE, STRIP, Decision, Resolution
+from spawnguard.policy.model import DEFAULT, EXACT, INHERIT, OVERRIDE, STRIP, Decision, Entry, Layer, Resolution
 from spawnguard.policy.parts import Word, edit_entries, edit_options
 from spawnguard.policy.secrets import is_secret
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from spawnguard.policy.index import Held
-    from spawnguard.policy.model import Layer
 
 
 def resolve(layers: Sequence[Layer], parent: Mapping[str, str], facts: Facts | None = None) -> Resolution:
@@ -45,7 +44,7 @@ class _Resolver:
         self.secrets = tuple(dict.fromkeys(pattern for layer in layers for pattern in layer.secrets))
         self.unmatched: Layer | None = next((layer for layer in reversed(layers) if layer.unmatched), None)
         self.strips_rest = self.unmatched is not None and self.unmatched.unmatched == STRIP
-        self.keep = [(pattern, layer) for layer in layers for pattern in layer.keep]
+        self.keep = Index([Layer(layer.name, env=[Entry(p, ()) for p in layer.keep]) for layer in layers])
         self.decisions: dict[str, Decision] = {}
         self.problems: list[Problem] = []
 
@@ -115,23 +114,18 @@ class _Resolver:
         hidden = self.hidden(name)
         if before is None or not self.strips_rest:
             return Decision(name, before, before, hidden=hidden)
-        for pattern, layer in self.keep:
-            if names(pattern, name):
-                return Decision(
-                    name,
-                    before,
-                    before,
-                    action=INHERIT,
-                    pattern=pattern.text,
-                    layer=layer.name,
-                    note="keep",
-                    hidden=hidden,
-                )
+        kept = self.keep.entries(name)
+        if kept:
+            number, entry = kept[-1]
+            decision = Decision(name, before, before, action=INHERIT, note="keep", hidden=hidden)
+            decision.pattern, decision.layer = entry.pattern.text, self.layers[number].name
+            return decision
         where = self.unmatched.name if self.unmatched else None
         return Decision(name, before, None, action=STRIP, layer=where, note="unmatched", hidden=hidden)
 
     def hidden(self, name: str) -> bool:
-        return is_secret(name, self.secrets)
+        """Declared to be a secret. That a name says so by itself is seen when it is shown."""
+        return any(glob.match(pattern, name) for pattern in self.secrets)
 
     def whole_variable(self, name: str, before: str | None, rules: Sequence[Held]) -> Decision:
         if not rules:
@@ -174,7 +168,7 @@ class _Resolver:
                 )
             )
             return None
-        if any(self.hidden(name) for name in names_in(rule.value)):
+        if any(is_secret(name, self.secrets) for name in names_in(rule.value)):
             decision.hidden = True
         return expanded
 

@@ -29,13 +29,15 @@ WORDS = frozenset(
 )
 # The shell's own two: directories, not passwords.
 PUBLIC = frozenset(("PWD", "OLDPWD"))
+# Names that are passwords in one word (libpq, sshpass).
+MORE = frozenset(("PGPASSWORD", "SSHPASS"))
 # Greedy on purpose: a password may hold "@", "/" and blanks, and hiding too much is the better mistake.
 CREDENTIALS = r"(?s)([A-Za-z][A-Za-z0-9+.-]*://).*@"
 
 
 def is_secret(name: str, patterns: Iterable[str] = ()) -> bool:
     """Whether the value of ``name`` is never shown: by the words of the name, or by a declared glob."""
-    if name not in PUBLIC and not WORDS.isdisjoint(name.upper().split("_")):
+    if name in MORE or (name not in PUBLIC and not WORDS.isdisjoint(name.upper().split("_"))):
         return True
     return any(match(pattern, name) for pattern in patterns)
 

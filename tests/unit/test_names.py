@@ -75,7 +75,7 @@ def test_a_name_of_the_next_release_is_no_typo(monkeypatch: pytest.MonkeyPatch) 
         known = text.split()
         for rest in known:
             with monkeypatch.context() as patch:
-                patch.setitem(names.KNOWN, prefix, " ".join(word for word in known if word != rest))
+                patch.setitem(KNOWN, prefix, " ".join(word for word in known if word != rest))
                 if names.did_you_mean(f"{prefix}_{rest}"):
                     accused.append(f"{prefix}_{rest}")
     assert accused == []
@@ -106,3 +106,7 @@ def test_the_families_are_known() -> None:
     watched = [name for name in literal if name.startswith(names.PREFIXES)]
     assert watched
     assert [name for name in watched if name not in EVERY] == []
+
+
+def test_the_prefixes_are_those_of_the_known_names() -> None:
+    assert set(names.PREFIXES) == {f"{prefix}_" for prefix in KNOWN} | {"SGL_", "TRANSFORMERS_"}
