@@ -152,7 +152,7 @@ def described(path: str) -> dict[str, Any]:
             meta = json.loads(os.read(descriptor, _LARGEST_META))
         finally:
             os.close(descriptor)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return meta if isinstance(meta, dict) and meta.get("schema") == SCHEMA else {}
 
