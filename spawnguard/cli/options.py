@@ -9,7 +9,7 @@ from spawnguard.allocator import settings
 from spawnguard.cli.usage import UsageError
 from spawnguard.errors import PolicyError, Problem
 from spawnguard.plan import block
-from spawnguard.policy import load
+from spawnguard.policy import patterns
 from spawnguard.policy.conditions import ACCELERATORS
 from spawnguard.policy.model import DEFAULT, EXACT, INHERIT, OVERRIDE, STRIP, Entry, Layer, Pattern, Rule
 
@@ -17,6 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Sequence
+
+    from spawnguard.policy.problems import Report
 
 WHERE = "command line"
 # Options that take a value, by which the first word that is no option is found: it begins the command.
@@ -118,7 +120,7 @@ def command_line_layer(args: Namespace) -> Layer:
         allocator=[entry for entry in allocator if entry],
         memory_history={} if args.memory_history else None,
         unmatched=args.unmatched,
-        keep=[p for text in args.keep if (p := load.parse_pattern(_text(text), ("--keep",), report))],
+        keep=[p for text in args.keep if (p := patterns.parse_pattern(_text(text), ("--keep",), report))],
         features=args.feature,
     )
     if problems:
@@ -131,7 +133,7 @@ def _text(word: str) -> str:
     return block.decode(os.fsencode(word))
 
 
-def _entry(option: str, word: str, report: load.Report) -> list[Entry]:
+def _entry(option: str, word: str, report: Report) -> list[Entry]:
     name, equals, value = _text(word).partition("=")
     action = option.lstrip("-")
     if option in ("-e", "--env"):
@@ -147,15 +149,15 @@ def _entry(option: str, word: str, report: load.Report) -> list[Entry]:
         return []
     else:
         rule = Rule(action, value, literal=True)  # type: ignore[arg-type]  # the option's name is the action's
-    pattern = load.parse_pattern(name, path, report)
-    if pattern is None or not load.fits(pattern, rule, path, report):
+    pattern = patterns.parse_pattern(name, path, report)
+    if pattern is None or not patterns.fits(pattern, rule, path, report):
         return []
     if pattern.scope == EXACT:
-        load.check_name(pattern.name, path, report)
+        patterns.check_name(pattern.name, path, report)
     return [Entry(pattern, (rule,))]
 
 
-def _allocator_entry(word: str, report: load.Report) -> Entry | None:
+def _allocator_entry(word: str, report: Report) -> Entry | None:
     name, equals, value = _text(word).partition("=")
     if not name.replace("_", "").isalnum():
         report(("--allocator",), f"{name!r} is no allocator option", "write --allocator KEY=VALUE")
@@ -176,8 +178,8 @@ def _env_file(path: str, problems: list[Problem]) -> list[Entry]:
         return []
     entries, found = envfile.parse(text, path)
     problems += found
-    reserved = [name for name, _ in entries if name.startswith(load.RESERVED)]
-    problems += [Problem(path, name, f"{load.RESERVED}* is spawnguard's own") for name in reserved]
+    reserved = [name for name, _ in entries if name.startswith(patterns.RESERVED)]
+    problems += [Problem(path, name, f"{patterns.RESERVED}* is spawnguard's own") for name in reserved]
     return [
         Entry(Pattern(name, EXACT, name), (Rule(INHERIT) if value is None else Rule(DEFAULT, value, literal=True),))
         for name, value in entries

@@ -7,7 +7,7 @@ import os
 from spawnguard.cli.usage import Parser, UsageError
 from spawnguard.plan.policies import PROFILES, profiles
 from spawnguard.policy.families import FAMILIES
-from spawnguard.policy.load import near
+from spawnguard.policy.problems import near
 
 EXAMPLES = """\
 examples:

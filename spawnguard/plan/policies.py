@@ -9,8 +9,9 @@ import os
 
 from spawnguard.errors import PolicyError, Problem
 from spawnguard.plan import block
-from spawnguard.policy.load import load_mapping, load_text, near
+from spawnguard.policy.load import load_mapping, load_text
 from spawnguard.policy.model import OVERRIDE, STRIP, Layer
+from spawnguard.policy.problems import near
 from spawnguard.policy.resolve import resolve
 
 TYPE_CHECKING = False

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from spawnguard.policy.glob import match
+from spawnguard.policy.problems import near, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spawnguard.policy.facts import Facts
+    from spawnguard.policy.problems import Path, Report
 
 ACCELERATORS = ("cuda", "rocm", "npu", "xpu", "cpu")
+WHEN_KEYS = ("value", "set", "env", "accelerator", "feature", "not")
 
 
 class Situation:
@@ -65,3 +68,49 @@ def _env_holds(name: str, glob: str | None, parent: Mapping[str, str]) -> bool:
     if glob is None:
         return name not in parent
     return name in parent and match(glob, parent[name])
+
+
+def parse(value: object, path: Path, report: Report) -> Condition | None:
+    if not isinstance(value, dict) or not value:
+        report(path, "when is a table with at least one condition", f"known: {', '.join(WHEN_KEYS)}")
+        return None
+    for key in value:
+        if key not in WHEN_KEYS:
+            report((*path, key), f"unknown condition {key!r}", near(key, WHEN_KEYS) or f"known: {', '.join(WHEN_KEYS)}")
+    glob_text, is_set, accelerator = value.get("value"), value.get("set"), value.get("accelerator")
+    if glob_text is not None and not isinstance(glob_text, str):
+        report((*path, "value"), "value is a glob, as a string", "")
+    if is_set is not None and not isinstance(is_set, bool):
+        report((*path, "set"), "set is true or false", "")
+    if accelerator is not None and accelerator not in ACCELERATORS:
+        report((*path, "accelerator"), f"unknown accelerator {shown(accelerator)}", f"known: {', '.join(ACCELERATORS)}")
+    feature = value.get("feature", ())
+    features = (
+        (feature,) if isinstance(feature, str) else tuple(feature) if isinstance(feature, (list, tuple)) else (None,)
+    )
+    if not all(isinstance(item, str) and item for item in features) or feature == []:
+        report((*path, "feature"), "feature is a name or a list of names", "")
+        features = ()
+    return Condition(
+        value=glob_text,
+        set=is_set,
+        env=_parse_env(value["env"], (*path, "env"), report) if "env" in value else (),
+        accelerator=accelerator,
+        features=features,
+        negated=parse(value["not"], (*path, "not"), report) if "not" in value else None,
+    )
+
+
+def _parse_env(value: object, path: Path, report: Report) -> tuple[tuple[str, str | None], ...]:
+    if not isinstance(value, dict) or not value:
+        report(path, "env is a table of names, each with a glob or false", "")
+        return ()
+    tests: list[tuple[str, str | None]] = []
+    for name, test in value.items():
+        if isinstance(test, str):
+            tests.append((name, test))
+        elif test is False:
+            tests.append((name, None))
+        else:
+            report((*path, name), "a glob, or false for: not set", 'for "set to anything" write "*"')
+    return tuple(tests)

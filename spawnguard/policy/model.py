@@ -26,6 +26,8 @@ STRIP: Action = "strip"
 OVERRIDE: Action = "override"
 PREPEND: Action = "prepend"
 APPEND: Action = "append"
+ACTIONS = (INHERIT, DEFAULT, STRIP, OVERRIDE, PREPEND, APPEND)
+PLAIN = (INHERIT, STRIP)  # without a value: they can be written as a bare word, and take families and globs
 
 EXACT, FAMILY, GLOB = 0, 1, 2  # the scopes of a pattern, the most specific first
 

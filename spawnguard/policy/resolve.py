@@ -12,9 +12,9 @@ from spawnguard.policy.conditions import Situation
 from spawnguard.policy.expand import Unset, expand, names_in
 from spawnguard.policy.facts import Facts
 from spawnguard.policy.index import Index, explain_by, held, is_part, whole
-from spawnguard.policy.load import RESERVED
 from spawnguard.policy.model import DEFAULT, EXACT, INHERIT, OVERRIDE, STRIP, Decision, Entry, Layer, Resolution
 from spawnguard.policy.parts import Word, edit_entries, edit_options
+from spawnguard.policy.patterns import RESERVED
 from spawnguard.policy.secrets import is_secret
 
 TYPE_CHECKING = False
