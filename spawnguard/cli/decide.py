@@ -14,7 +14,7 @@ from spawnguard.plan.prepare import prepare
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from spawnguard.plan.policies import Policy
     from spawnguard.plan.prepare import Prepared
@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 MOST_NAMES = 6  # in a note; the rest is counted
 
 
-def load_policy(args: Namespace, environ: dict[str, str]) -> Policy:
-    """The stack that the options mean: what was found or named, then the command line. All problems at once."""
+def load_policy(args: Namespace, environ: dict[str, str], first: Mapping[str, object] | None = None) -> Policy:
+    """The stack that the options mean: what was found or named, then the command line. All problems at once.
+
+    ``first`` is a layer of our own below all of them.
+    """
     loader = Loader()
+    if first is not None:
+        loader.add_mapping(first, "spawnguard", checked=False)
     found = discover(environ) if not args.no_config and not args.policy else []
     if args.policy and not args.no_config:
         _note_unused(args)
@@ -48,14 +53,19 @@ def _note_unused(args: Namespace) -> None:
 
 
 def decide(
-    args: Namespace, command: Sequence[str], *, needs_run_dir: bool = False, name: str | None = None
+    args: Namespace,
+    command: Sequence[str],
+    *,
+    needs_run_dir: bool = False,
+    name: str | None = None,
+    first: Mapping[str, object] | None = None,
 ) -> Prepared:
     """The prepared start of ``command``, with the notes that people get on the way to it."""
     parsed = block.start_environ()
     _note_block(parsed, quiet=args.quiet)
     prepared = prepare(
         command,
-        policy=load_policy(args, parsed.environ),
+        policy=load_policy(args, parsed.environ, first),
         environ=parsed.environ,
         accelerator=args.accelerator,
         allow=args.allow,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 else:
     import _signal
 
-VALUED = ("--name", "--ready", "--ready-timeout", "--grace", "--stop-timeout", "--stop-signal", "--log")
+VALUED = ("--name", "--grace", "--stop-timeout", "--stop-signal")
 
 EXAMPLES = """\
 examples:
@@ -27,26 +27,32 @@ def run(words: list[str]) -> int:
     begun = begin()
     import os
 
-    from spawnguard.cli import options
-    from spawnguard.cli.decide import decide
+    from spawnguard.cli import attended, options
     from spawnguard.cli.usage import Parser, complain, note
     from spawnguard.process.supervise import RunOptions, supervise
 
-    ours, command = options.split_command(words, options.VALUED + VALUED)
+    ours, command = options.split_command(words, options.VALUED + VALUED + attended.VALUED)
     parser = Parser("run", "[policy options] [run options] [--] COMMAND [ARG…]", EXAMPLES)
     options.add_policy_options(parser)
     add_run_options(parser)
+    attended.add_options(parser)
     args = parser.parse_args(ours)
     if args.dry_run:
         from spawnguard.cli import explain
 
         return explain.show(args, command)
     options.need_command("run", command)
-    prepared = decide(args, command, name=args.name)
+    it = attended.Attended(args, command)
     wanted = RunOptions(
-        grace=args.grace, stop_signal=args.stop_signal, say=complain, note=lambda text: note(text, quiet=args.quiet)
+        grace=args.grace,
+        stop_signal=args.stop_signal,
+        pump=it.pump,
+        waiting=it.waiting,
+        ended=it.ended,
+        say=complain,
+        note=lambda text: note(text, quiet=args.quiet),
     )
-    return supervise(begun, [os.fsencode(word) for word in command], prepared.block, wanted)
+    return supervise(begun, [os.fsencode(word) for word in command], it.prepared.block, wanted)
 
 
 def add_run_options(parser: ArgumentParser) -> None:

@@ -12,7 +12,7 @@ from ..plan import rundir
 from ..plan.policies import Loader, Policy
 from ..plan.prepare import as_policy, prepare
 from . import record
-from .logs import Pump
+from .logs import UNBUFFERED, Pump
 from .output import Pipes
 from .probes import as_probe
 from .readiness import check_port_free
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from ..plan.prepare import PolicyLike, Prepared
     from .child import Child
     from .start import Place, Stream
-
-# Output that passes through a pipe would come in blocks of 8 KiB, and a crash would lose the last of them.
-_UNBUFFERED = {"env": {"PYTHONUNBUFFERED": {"default": "1", "reason": "its output passes through spawnguard"}}}
 
 
 def launch(
@@ -65,7 +62,7 @@ def launch(
     policies = as_policy(policy)
     if through_us:
         loader = Loader()
-        loader.add_mapping(_UNBUFFERED, "output", checked=False)
+        loader.add_mapping(UNBUFFERED, "output", checked=False)
         policies = Policy((*loader.policy().layers, *policies.layers))
     prepared = prepare(
         argv,

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping
 
+#: Output that passes through a pipe comes in blocks of 8 KiB from Python, and a crash would lose the last of them.
+UNBUFFERED = {"env": {"PYTHONUNBUFFERED": {"default": "1", "reason": "its output passes through spawnguard"}}}
+
 _CHUNK = 64 * 1024  # a pipe's capacity on Linux
 _HELD = 1024 * 1024  # bytes of an unfinished line that are held back before it is passed on in pieces
 

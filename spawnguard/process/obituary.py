@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from .tree import Process
     from .witness import Death
 
 _SHOWN = 8  # lines of output; the error that Python gets holds 100
@@ -59,16 +58,18 @@ def exit_code(status: int) -> int:
 class Obituary:
     """What is known about the end of a run. Every field but ``name`` may be left out; ``str()`` is the text.
 
-    ``status`` the leader's, ``elapsed`` seconds since the start, ``ready`` whether it had been ready, ``phase`` in
-    words, ``deaths`` (witness) in order, ``memory_killer`` (witness) in words, ``tail`` lines or ``why_no_tail``, ``log``
-    its path, ``reports`` (process.reports.read), ``left`` pids that would not die, ``environ`` the child's.
+    ``program`` and ``pid`` of the leader, ``status`` its own, ``code`` what `run` exits with; ``elapsed`` seconds since
+    the start, ``ready`` whether it had been ready, ``phase`` in words; ``deaths`` (witness) in order, ``memory_killer``
+    (witness) in words; ``tail`` lines or ``why_no_tail``, ``log`` its path; ``reports`` (process.reports.read); ``left``
+    pids that would not die; ``environ`` the child's. ``late``: it was ended because it was not ready in time;
+    ``problem``: it was ended because of this.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        leader: Process | None = None,
+        program: str = "",
         pid: int | None = None,
         status: int | None = None,
         code: int | None = None,
@@ -83,13 +84,15 @@ class Obituary:
         reports: Sequence[Mapping[str, Any]] = (),
         left: Iterable[int] = (),
         environ: Mapping[str, str] | None = None,
-        port: str = "",
+        late: bool = False,
+        problem: str = "",
     ) -> None:
-        self.name, self.leader, self.pid, self.status, self.code = name, leader, pid, status, code
+        self.name, self.program, self.pid, self.status, self.code = name, program or name, pid, status, code
         self.elapsed, self.ready, self.phase = elapsed, ready, phase
         self.deaths, self.memory_killer = list(deaths), memory_killer
         self.tail, self.why_no_tail, self.log = list(tail), why_no_tail, log
-        self.reports, self.left, self.environ, self.port = list(reports), sorted(left), dict(environ or {}), port
+        self.reports, self.left, self.environ = list(reports), sorted(left), dict(environ or {})
+        self.late, self.problem = late, problem
 
     def __str__(self) -> str:
         rows = [("who", self._who()), ("phase", [self.phase] if self.phase else []), ("last", self._last())]
@@ -102,15 +105,20 @@ class Obituary:
         return "\n".join(lines)
 
     def _headline(self) -> str:
+        if self.late or self.problem:
+            why = "was not ready in time" if self.late else "was ended"
+            return f"spawnguard: {self.name} {why}, after {format_duration(self.elapsed)}" + self._code()
         when = {True: ", after it was ready", False: ", before it was ready", None: ""}[self.ready]
+        return f"spawnguard: {self.name} failed after {format_duration(self.elapsed)}{when}{self._code()}"
+
+    def _code(self) -> str:
         code = self.code if self.code is not None else None if self.status is None else exit_code(self.status)
-        said = "" if code is None else f" (exit code {code})"
-        return f"spawnguard: {self.name} failed after {format_duration(self.elapsed)}{when}{said}"
+        return "" if code is None else f" (exit code {code})"
 
     def _who(self) -> list[str]:
-        leader = f"{self.name} (pid {self.pid})" if self.pid else self.name
-        if self.leader is not None:
-            leader = f"{self.leader.role} (pid {self.leader.pid})"
+        if self.late or self.problem:
+            return [self.problem] if self.problem else []
+        leader = f"{self.program} (pid {self.pid})" if self.pid else self.program
         own = f"{leader} {how(self.status)}{self._why(self.status)}"
         earlier = [death for death in self.deaths if death.before_leader and (death.status or death.status is None)]
         if not earlier:
@@ -152,8 +160,8 @@ class Obituary:
                 for name in _LINKER
                 if self.environ.get(name)
             ]
-        if self.port:
-            hints.append(self.port)
+        if self.late:
+            hints.append("a start that takes longer: --ready-timeout")
         return hints
 
 

@@ -69,7 +69,7 @@ class Wait:
         self.started = time.monotonic() if started is None else started
         self.state = WAITING
         self.note = ""
-        self.phase = "starting"
+        self.phase = f"no line with {probe.regex.pattern!r} yet" if isinstance(probe, LogProbe) else "starting"
         self._members = members
         self._attempt: Attempt | None = None
         self._wish: Wish | None = None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .logs import Pump
 
     class Waiting(Protocol):
-        """Readiness as the loop sees it (readiness.Wait, with a face)."""
+        """Readiness as the loop sees it (vigil.Vigil). ``step`` says waiting, ready, late or refused."""
 
         def descriptors(self) -> list[tuple[int, int]]: ...
         def pause(self) -> float: ...
@@ -97,7 +97,7 @@ class Supervisor:
         self.failure: tuple[str, int] | None = None
         self.broken = ""
         self.left: list[str] = []
-        self.late = False
+        self.settled = self.late = self.refused = False
         self.terminal: Terminal | None = controlling()
         self.wants_terminal = False  # it had it, or asked for it
         self.passed_stop = False  # the stop that it will report was asked for through us
@@ -197,12 +197,11 @@ class Supervisor:
 
     def _step(self, waiting: Waiting) -> None:
         state = waiting.step()
-        if state == "waiting":
+        if state == "waiting" or self.settled:  # once it is ready, the vigil still notes who dies
             return
-        waiting.close()
-        self.waiting = None
-        if state == "late":
-            self.late = True
+        self.settled = True
+        if state in ("late", "refused"):
+            self.late, self.refused = state == "late", state == "refused"
             self._ask_to_go()
         elif self.asked is not None:  # a server may lose a signal that comes while it starts (vLLM does)
             self.link.order(f"sig {self.options.stop_signal}")
@@ -328,8 +327,8 @@ class Supervisor:
         if self.failure:
             say(reasons.reason(os.fsdecode(self.argv[0]), *self.failure, cwd=os.fsdecode(self.options.cwd)))
             return reasons.exit_code(*self.failure)
-        if self.late:
-            return LATE
+        if self.late or self.refused:
+            return LATE if self.late else OURS
         if self.status is None:
             say(
                 f"{self.name}: its keeper {self.broken or 'was killed'}; its status is lost, and what it started was ended"

@@ -55,9 +55,12 @@ class Witness:
 
     def look(self) -> None:
         """Takes in the processes that are new since the last look."""
-        known = {process.identity for process in self._living.values()}
+        known = {process.identity: fd for fd, process in self._living.items()}
         for process in self._processes():
-            if process.identity in known or len(self._living) + len(self._deaths) >= _MOST:
+            if process.identity in known:
+                self._living[known[process.identity]] = process  # it may have got another name
+                continue
+            if len(self._living) + len(self._deaths) >= _MOST:
                 continue
             try:
                 fd = os.pidfd_open(process.pid)
@@ -68,8 +71,8 @@ class Witness:
     def descriptors(self) -> list[Wish]:
         return [(fd, select.POLLIN) for fd in self._living]
 
-    def step(self) -> None:
-        """Notes who has ended since the last call. Those of one call are in no order."""
+    def step(self) -> bool:
+        """Notes who has ended since the last call, and says whether anybody has. Those of one call are in no order."""
         poll = select.poll()
         for fd in self._living:
             poll.register(fd, select.POLLIN)
@@ -77,6 +80,7 @@ class Witness:
         leader_lives = self._leader not in {self._living[fd].pid for fd in ended} and not self._leader_ended()
         for fd in ended:
             self._deaths.append(Death(self._living.pop(fd), fd, time.monotonic(), leader_lives))
+        return bool(ended)
 
     def _leader_ended(self) -> bool:
         return any(death.process.pid == self._leader for death in self._deaths)

@@ -167,7 +167,8 @@ def test_who_died_first_and_of_what() -> None:
     text = str(
         Obituary(
             "qwen",
-            leader=Process(1, 0, role="vllm"),
+            program="vllm",
+            pid=1,
             status=1,
             elapsed=128,
             ready=False,
