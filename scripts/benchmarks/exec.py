@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 
-from measuring import Cost, Row, compared, cost_of, program, rounds, tool
+from measuring import Cost, Row, compared, cost_of, plain, program, rounds, tool
 
-POLLUTED = {
-    "PATH": f"{os.path.dirname(sys.executable)}:{os.defpath}",
-    "HOME": "/nonexistent",
-    "LANG": "C.UTF-8",
+LEAKED = {
     "RANK": "3",
     "WORLD_SIZE": "8",
     "MASTER_ADDR": "10.0.0.1",
@@ -55,8 +51,10 @@ def measure(rounds_wanted: int) -> list[Row]:
 
 
 def _runner(argv: list[str]) -> Callable[[], Cost]:
+    environ = {**plain(), **LEAKED}
+
     def run() -> Cost:
-        return cost_of(argv, POLLUTED)
+        return cost_of(argv, environ)
 
     return run
 

@@ -145,6 +145,11 @@ def compared(
     return rows
 
 
+def plain() -> dict[str, str]:
+    """A small environment: what an interpreter needs, and the empty directory that `program` made as HOME."""
+    return {"PATH": f"{BIN}:{os.defpath}", "HOME": os.getcwd(), "LANG": "C.UTF-8"}
+
+
 def tool(name: str) -> str | None:
     """A program of the benchmark's own environment, or of PATH."""
     own = os.path.join(BIN, name)

@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import psutil
-from measuring import Cost, Row, compared, cost_of, program, rounds, tool
+from measuring import Cost, Row, compared, cost_of, plain, program, rounds, tool
 
 import spawnguard
 
-ENVIRON = {"PATH": f"{os.path.dirname(sys.executable)}:{os.defpath}", "HOME": "/nonexistent", "LANG": "C.UTF-8"}
 RESIDENT = ["sh", "-c", "echo ready; exec sleep 600"]
 # A child in the group, one in a session of its own, and one that lost its parent.
 TREE = [
@@ -79,8 +78,10 @@ def _cpu_of_launch(number: int) -> list[Row]:
 
 
 def _runner(argv: list[str]) -> Callable[[], Cost]:
+    environ = plain()
+
     def run() -> Cost:
-        return cost_of(argv, ENVIRON)
+        return cost_of(argv, environ)
 
     return run
 
@@ -140,7 +141,7 @@ def _ready(number: int) -> Row:
         port, stamp = _free_port(), os.path.abspath(f"listening-{turn}")
         argv = [sys.executable, "-c", SERVER, str(port), f"{drawn.uniform(0.3, 1.5):.2f}", stamp]
         ready = spawnguard.http(f"http://127.0.0.1:{port}/health")
-        with spawnguard.launch(argv, env=_whole(ENVIRON), ready=ready) as child:
+        with spawnguard.launch(argv, env=_whole(plain()), ready=ready) as child:
             child.wait_ready(60)
             known = time.monotonic()
         with open(stamp, encoding="utf-8") as file:
@@ -186,7 +187,7 @@ def _tree_gone(number: int) -> Row:
 def _started(argv: list[str]) -> Iterator[psutil.Process]:
     """A launcher whose command has said ready. It is told to end, then killed, with what is left of its tree."""
     process = subprocess.Popen(
-        argv, env=ENVIRON, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        argv, env=plain(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stderr is not None
