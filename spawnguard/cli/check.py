@@ -26,14 +26,14 @@ def run(words: list[str]) -> int:
         with open(SCHEMA, encoding="utf-8") as file:
             sys.stdout.write(file.read())
         return 0
-    found = [(one.ref, one.table) for one in discover(block.start_environ().environ)] if not args.files else []
-    refs = [(ref if is_file(ref) else f"./{ref}", ()) for ref in args.files] + found
+    found = [one.ref for one in discover(block.start_environ().environ)] if not args.files else []
+    refs = [ref if is_file(ref) else f"./{ref}" for ref in args.files] + found
     if not refs:
         raise UsageError("check needs a FILE, and there is no spawnguard.toml here")
     worst = 0
-    for ref, table in refs:
+    for ref in refs:
         loader = Loader()
-        loader.add(ref, table=table)
+        loader.add(ref)
         if loader.problems:
             complain(*(str(problem) for problem in loader.problems))
             worst = 2

@@ -36,7 +36,7 @@ def load_policy(args: Namespace, environ: dict[str, str], first: Mapping[str, ob
         _note_unused(args)
     for one in found:
         note(one.note, quiet=args.quiet)
-        loader.add(one.ref, table=one.table)
+        loader.add(one.ref)
     for ref in args.policy:
         loader.add(ref)
     try:

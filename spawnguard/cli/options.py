@@ -12,13 +12,12 @@ from spawnguard.plan import block
 from spawnguard.policy import patterns
 from spawnguard.policy.conditions import ACCELERATORS
 from spawnguard.policy.model import DEFAULT, EXACT, INHERIT, OVERRIDE, STRIP, Entry, Layer, Pattern, Rule
+from spawnguard.policy.problems import Report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Sequence
-
-    from spawnguard.policy.problems import Report
 
 WHERE = "command line"
 # Options that take a value, by which the first word that is no option is found: it begins the command.
@@ -103,10 +102,7 @@ def split_command(words: Sequence[str], valued: Sequence[str] = VALUED) -> tuple
 def command_line_layer(args: Namespace) -> Layer:
     """The one layer that the options make, the last of the stack. Raises PolicyError with every problem."""
     problems: list[Problem] = []
-
-    def report(path: tuple[str, ...], message: str, hint: str = "") -> None:
-        problems.append(Problem(WHERE, path[0], message, hint=hint))
-
+    report = Report()
     entries = [entry for file in args.env_file for entry in _env_file(file, problems)]
     allocator = []
     for option, text in args.rules:
@@ -123,6 +119,7 @@ def command_line_layer(args: Namespace) -> Layer:
         keep=[p for text in args.keep if (p := patterns.parse_pattern(_text(text), ("--keep",), report))],
         features=args.feature,
     )
+    problems += [Problem(WHERE, path[0], message, hint=hint) for path, message, hint in report.found]
     if problems:
         raise PolicyError(problems)
     return layer

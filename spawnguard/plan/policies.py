@@ -121,12 +121,15 @@ class Loader:
             self.add(ref)
         self.layers.append(loaded.layer)
 
-    def add(self, ref: str, *, where: str = "", base: str = "", table: Sequence[str] = ()) -> None:
+    def add(self, ref: str, *, where: str = "", base: str = "") -> None:
         """A profile or a file, after what it extends. ``where`` names who asked, ``base`` is that file's directory."""
         if not is_file(ref):
             self._add_profile(ref, where)
             return
+        table: Sequence[str] = ()
         path = os.path.join(base, ref)
+        if os.path.basename(path) == PYPROJECT:
+            table = PYPROJECT_TABLE
         text = self._read(path, where, ref)
         if text is not None:
             self._add_text(os.path.realpath(path), shown(path), text, os.path.dirname(path), table, shipped=False)
@@ -191,10 +194,10 @@ def profiles() -> list[str]:
 class Discovered:
     """The configuration at hand: what to load, and the note that says so."""
 
-    __slots__ = ("note", "ref", "table")
+    __slots__ = ("note", "ref")
 
-    def __init__(self, ref: str, note: str, table: tuple[str, ...] = ()) -> None:
-        self.ref, self.note, self.table = ref, note, table
+    def __init__(self, ref: str, note: str) -> None:
+        self.ref, self.note = ref, note
 
 
 def discover(environ: Mapping[str, str]) -> list[Discovered]:
@@ -211,7 +214,7 @@ def discover(environ: Mapping[str, str]) -> list[Discovered]:
         return [Discovered(f"./{CONFIG}", f"policy: ./{CONFIG}")]
     if os.path.exists(PYPROJECT) and _has_table(PYPROJECT):
         _refuse_foreign(PYPROJECT)
-        return [Discovered(f"./{PYPROJECT}", f"policy: [tool.spawnguard] of ./{PYPROJECT}", PYPROJECT_TABLE)]
+        return [Discovered(f"./{PYPROJECT}", f"policy: [tool.spawnguard] of ./{PYPROJECT}")]
     return []
 
 

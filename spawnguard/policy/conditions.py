@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spawnguard.policy.glob import match
-from spawnguard.policy.problems import near, shown
+from spawnguard.policy.problems import near
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,7 +83,11 @@ def parse(value: object, path: Path, report: Report) -> Condition | None:
     if is_set is not None and not isinstance(is_set, bool):
         report((*path, "set"), "set is true or false", "")
     if accelerator is not None and accelerator not in ACCELERATORS:
-        report((*path, "accelerator"), f"unknown accelerator {shown(accelerator)}", f"known: {', '.join(ACCELERATORS)}")
+        report(
+            (*path, "accelerator"),
+            f"unknown accelerator {report.shown(accelerator, path)}",
+            f"known: {', '.join(ACCELERATORS)}",
+        )
     feature = value.get("feature", ())
     features = (
         (feature,) if isinstance(feature, str) else tuple(feature) if isinstance(feature, (list, tuple)) else (None,)

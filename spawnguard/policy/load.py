@@ -11,7 +11,7 @@ import tomli
 from spawnguard.errors import Problem
 from spawnguard.policy.model import EXACT, INHERIT, STRIP, Entry, Layer, Pattern
 from spawnguard.policy.patterns import check_name, fits, parse_pattern
-from spawnguard.policy.problems import kind, near, shown
+from spawnguard.policy.problems import Report, kind, near
 from spawnguard.policy.rules import alternatives
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
-    from spawnguard.policy.problems import Path, Report
+    from spawnguard.policy.problems import Path
 
 TOP = ("extends", "unmatched", "keep", "features", "secrets", "env", "allocator", "memory_history")
 HISTORY = {"max_entries": int, "dump": str, "at_exit": bool, "stacks": str, "context": str}
@@ -42,7 +42,7 @@ def load_text(text: str, where: str, *, table: Sequence[str] = (), shipped: bool
         problem = Problem(where, "", f"not TOML: {error.msg}", line=error.lineno)
         return Loaded(Layer(where, text=text), (), [problem])
     for key in table:
-        document = document.get(key, {})
+        document = document.get(key, {}) if isinstance(document, dict) else {}
     return load_mapping(document, where, literal=False, text=text, table=tuple(table), shipped=shipped)
 
 
@@ -56,11 +56,8 @@ def load_mapping(
     shipped: bool = False,
 ) -> Loaded:
     """A mapping of the same shape as a file. ``literal``: its values are not expanded (they come from Python)."""
-    found: list[tuple[Path, str, str]] = []
-
-    def report(path: Path, message: str, hint: str = "") -> None:
-        found.append((path, message, hint))
-
+    declared = mapping.get("secrets") if isinstance(mapping, dict) else None
+    report = Report([text for text in declared if isinstance(text, str)] if isinstance(declared, list) else ())
     if not isinstance(mapping, dict):
         report((), "a policy is a table", "")
         mapping = {}
@@ -69,7 +66,9 @@ def load_mapping(
             report((key,), f"unknown key {key!r}", near(key, TOP) or f"known: {', '.join(TOP)}")
     unmatched = mapping.get("unmatched")
     if unmatched not in (None, INHERIT, STRIP):
-        report(("unmatched",), f"{shown(unmatched)} is not a word of it", 'write "inherit" or "strip"')
+        report(
+            ("unmatched",), f"{report.shown(unmatched, ())} is neither inherit nor strip", 'write "inherit" or "strip"'
+        )
     layer = Layer(
         where,
         env=_env(_table(mapping, "env", report), literal, report, checked=not shipped),
@@ -81,12 +80,11 @@ def load_mapping(
         secrets=_strings(mapping, "secrets", report),
         text=text,
     )
-    return Loaded(layer, tuple(_strings(mapping, "extends", report)), _problems(found, where, text, table))
+    return Loaded(layer, tuple(_strings(mapping, "extends", report)), _problems(report, where, text, table))
 
 
-def _problems(found: Iterable[tuple[Path, str, str]], where: str, text: str, table: Path) -> list[Problem]:
-    found = list(found)
-    if not found:
+def _problems(report: Report, where: str, text: str, table: Path) -> list[Problem]:
+    if not report.found:
         return []
     line_of: Callable[[Path], int | None] = lambda path: None  # noqa: E731, ARG005
     if text:
@@ -95,7 +93,7 @@ def _problems(found: Iterable[tuple[Path, str, str]], where: str, text: str, tab
         line_of = locator(text)
     return [
         Problem(where, ".".join(path), message, line=line_of((*table, *path)), hint=hint)
-        for path, message, hint in found
+        for path, message, hint in report.found
     ]
 
 

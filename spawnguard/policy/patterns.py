@@ -5,7 +5,7 @@ from __future__ import annotations
 from spawnguard.policy import glob, values
 from spawnguard.policy.families import FAMILIES
 from spawnguard.policy.model import EXACT, FAMILY, GLOB, PLAIN, Pattern, Rule
-from spawnguard.policy.problems import Counted, near
+from spawnguard.policy.problems import near
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,12 +53,12 @@ def check_name(name: str, path: Path, report: Report) -> None:
 
 def fits(pattern: Pattern, rule: Rule, path: Path, report: Report) -> bool:
     """Whether an action can be had for a pattern: what has a value needs a literal name; parts need a kind of value."""
-    counted = Counted(report)
+    before = len(report.found)
     if pattern.part is not None:
-        _fits_part(pattern, rule, path, counted)
+        _fits_part(pattern, rule, path, report)
     elif rule.action not in PLAIN and pattern.scope != EXACT:
         what = "family" if pattern.scope == FAMILY else "glob"
-        counted(
+        report(
             path,
             f"{rule.action} needs a literal name, and {pattern.text} is a {what}",
             "a family or a glob takes inherit and strip",
@@ -66,20 +66,20 @@ def fits(pattern: Pattern, rule: Rule, path: Path, report: Report) -> bool:
     elif rule.edits_parts():
         kind = values.kind_of(pattern.name, rule.separator)
         if kind is None:
-            counted(
+            report(
                 path,
                 f"nothing is known about how the value of {pattern.name} is separated",
                 'say it, in a file: separator = ","',
             )
         elif kind == values.OPTIONS:
-            counted(
+            report(
                 path,
                 f"{pattern.name} holds options, not entries",
                 f'write "{pattern.name}[option]" = {{ override = "…" }}',
             )
     elif rule.separator is not None:
-        counted(path, "separator is for rules about parts: prepend, append, or NAME[part]", "")
-    return not counted.count
+        report(path, "separator is for rules about parts: prepend, append, or NAME[part]", "")
+    return len(report.found) == before
 
 
 def _fits_part(pattern: Pattern, rule: Rule, path: Path, report: Report) -> None:

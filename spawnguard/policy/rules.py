@@ -5,7 +5,7 @@ from __future__ import annotations
 from spawnguard.allocator import settings
 from spawnguard.policy import conditions, expand
 from spawnguard.policy.model import ACTIONS, APPEND, INHERIT, OVERRIDE, PLAIN, PREPEND, STRIP, Rule
-from spawnguard.policy.problems import Counted, kind, near, shown
+from spawnguard.policy.problems import kind, near
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ def _rule(value: object, path: Path, literal: bool, report: Report, *, option: b
     if isinstance(value, (bool, int, float)):
         if option:
             return Rule(OVERRIDE, settings.spell(value), literal=True)
-        text = str(value).lower() if isinstance(value, bool) else str(value)
+        text = report.quoted(value, path)
         report(
             path,
-            f"{text} is a {kind(value)}, not an action",
-            f'write {{ override = "{text}" }} or {{ default = "{text}" }}',
+            f"{report.shown(value, path)} is a {kind(value)}, not an action",
+            f"write {{ override = {text} }} or {{ default = {text} }}",
         )
         return None
     if isinstance(value, dict):
@@ -65,14 +65,14 @@ def _bare(word: str, path: Path, report: Report, *, option: bool) -> Rule | None
     if word in ACTIONS:
         hint = f'write {{ {word} = "…" }}'
     elif not hint:
-        value = "true" if option and word in ("True", "true") else f'"{word}"' if len(word) < 40 else '"…"'
+        value = "true" if option and word in ("True", "true") else report.quoted(word, path)
         hint = f"a bare string is an action; for the value write {{ override = {value} }}"
-    report(path, f"unknown action {shown(word)}", hint)
+    report(path, f"unknown action {report.shown(word, path)}", hint)
     return None
 
 
 def _rule_table(table: Mapping[str, Any], path: Path, literal: bool, report: Report, *, option: bool) -> Rule | None:
-    before = Counted(report)
+    before = len(report.found)
     unknown = [key for key in table if key not in RULE_KEYS]
     for key in unknown:
         hint = near(key, RULE_KEYS)
@@ -83,25 +83,25 @@ def _rule_table(table: Mapping[str, Any], path: Path, literal: bool, report: Rep
             and not set(table) & set(RULE_KEYS)
         ):
             hint = f'if the variable is called {path[-1]}.{key}, quote it: "{path[-1]}.{key}"'
-        before((*path, key), f"unknown key {key!r} in a rule", hint or f"known: {', '.join(RULE_KEYS)}")
+        report((*path, key), f"unknown key {key!r} in a rule", hint or f"known: {', '.join(RULE_KEYS)}")
     actions = [action for action in ACTIONS if action in table]
     if len(actions) != 1:
         if not unknown or actions:
-            before(
+            report(
                 path,
                 "a rule has exactly one action" + (f", not {' and '.join(actions)}" if actions else ""),
                 f"one of {', '.join(ACTIONS)}",
             )
         return None
     action = actions[0]
-    value = _value(action, table[action], path, literal, before, option=option)
+    value = _value(action, table[action], path, literal, report, option=option)
     if option and action in (PREPEND, APPEND):
-        before(path, f"an allocator option has no {action}", "")
-    when = conditions.parse(table["when"], (*path, "when"), before) if "when" in table else None
+        report(path, f"an allocator option has no {action}", "")
+    when = conditions.parse(table["when"], (*path, "when"), report) if "when" in table else None
     for key in ("reason", "source", "separator"):
         if key in table and (not isinstance(table[key], str) or (key == "separator" and not table[key])):
-            before((*path, key), f"{key} is a text", "")
-    if before.count:
+            report((*path, key), f"{key} is a text", "")
+    if len(report.found) > before:
         return None
     separator = table.get("separator")
     return Rule(
@@ -120,8 +120,7 @@ def _value(action: str, value: object, path: Path, literal: bool, report: Report
     if option and isinstance(value, (bool, int, float)):
         return settings.spell(value)
     if not isinstance(value, str):
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        report(path, f"{action} needs a string, not a {kind(value)}", f'write {action} = "{text}"')
+        report(path, f"{action} needs a string, not a {kind(value)}", f"write {action} = {report.quoted(value, path)}")
         return None
     if "\0" in value:
         report(path, "a value can't hold a NUL byte", "")

@@ -307,3 +307,13 @@ def test_what_exec_imports_is_pinned() -> None:
         modules & {*heavy, "socket", "logging", "multiprocessing", "importlib.metadata", "tomllib", "difflib"} == set()
     )
     assert len(ours) <= 40
+
+
+def test_a_secret_in_a_wrong_rule_is_not_quoted(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text(
+        'secrets = ["ACME_*"]\n[env]\nHF_TOKEN = "hf123"\nDB_PASS = 4711\nACME_ID = "acme77"\nAPI_KEY = { override = 815 }\n'
+    )
+    done = spawnguard("exec", "-p", "./p.toml", "--", "true", cwd=tmp_path)
+    assert done.returncode == 125
+    assert all(name in done.stderr for name in ("HF_TOKEN", "DB_PASS", "ACME_ID", "API_KEY"))
+    assert not any(value in done.stderr for value in ("hf123", "4711", "acme77", "815"))
