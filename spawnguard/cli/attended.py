@@ -78,7 +78,7 @@ class Attended:
             from spawnguard.process.logs import Pump
 
             prefix = None if args.log_prefix is None else args.log_prefix or self.name
-            self.pump = Pump(log=args.log, prefix=prefix)
+            self.pump = Pump(log=args.log, prefix=prefix, probe=self.probe)
         self.vigil = Vigil(
             self.name,
             program=os.path.basename(command[0]),

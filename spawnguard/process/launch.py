@@ -78,7 +78,7 @@ def launch(
     streams = (stdout, stderr)
     if through_us:
         path = None if log in (None, False) else os.path.join(prepared.run_dir or "", "log") if log is True else log
-        pump = Pump(streams=_screens(streams), log=None if path is None else os.fspath(path))  # type: ignore[arg-type]
+        pump = Pump(streams=_screens(streams), log=None if path is None else os.fspath(path), probe=probe)  # type: ignore[arg-type]
         ends = pump.child_ends
         streams = (ends[1], ends.get(2, stderr))
     try:

@@ -12,6 +12,7 @@ import time
 from _thread import allocate_lock
 
 from ..errors import SpawnguardError
+from .probes import LogProbe
 from .screen import SCREEN, Screen, write_all
 from .tail import Tail
 from .threads import signals_left_to_others
@@ -143,8 +144,9 @@ class Pump:
     """Reads the output of one child for its whole life.
 
     ``streams`` says which of the child's streams come through us, and to which descriptor of ours each goes on (None:
-    to none). Make it, give ``child_ends`` to the child, then ``start``; or ``close`` if the child could not be started.
-    ``finish`` when the child and its tree have ended. Raises LogError at once, before anything is started.
+    to none). ``probe`` is what will be waited for: a line that comes before the wait begins counts too. Make it, give
+    ``child_ends`` to the child, then ``start``; or ``close`` if the child could not be started. ``finish`` when the child
+    and its tree have ended. Raises LogError at once, before anything is started.
     """
 
     def __init__(
@@ -153,10 +155,12 @@ class Pump:
         streams: Mapping[int, int | None] | None = None,
         log: str | None = None,
         prefix: str | None = None,
-        tail: Tail | None = None,
+        probe: object = None,
         screen: Screen = SCREEN,
     ) -> None:
-        self.tail = tail or Tail()
+        self.tail = Tail()
+        if isinstance(probe, LogProbe):
+            probe.announce(self.tail)
         self.log = log
         self._screen = screen
         self._file = None if log is None else LogFile(log, screen)

@@ -171,6 +171,10 @@ class LogProbe:
 
     __repr__ = __str__
 
+    def announce(self, tail: Tail) -> None:
+        """Before the start: from now on the line counts, however much comes after it before it is asked for."""
+        tail.expect(self.regex)
+
     def attempt(self, scene: Scene) -> Attempt:
         if scene.tail is None:
             raise ValueError(f"{self}: the output does not pass through spawnguard, so no line of it can be seen")

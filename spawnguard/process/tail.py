@@ -26,6 +26,10 @@ def readable(line: bytes) -> str:
     return printable(text.expandtabs(8)).rstrip()
 
 
+def _holds(line: bytes, regex: re.Pattern[str]) -> bool:
+    return regex.search(_ESCAPES.sub("", line[:_LONGEST].decode("utf-8", "replace"))) is not None
+
+
 class Watch:
     """Somebody waits for a line. ``fd`` becomes readable when ``found`` turns true. A context manager."""
 
@@ -36,9 +40,12 @@ class Watch:
         self.fd, self._writer = os.pipe()
 
     def offer(self, line: bytes) -> None:
-        if not self.found and self.regex.search(_ESCAPES.sub("", line[:_LONGEST].decode("utf-8", "replace"))):
-            self.found = True
-            os.write(self._writer, b"!")
+        if not self.found and _holds(line, self.regex):
+            self.find()
+
+    def find(self) -> None:
+        self.found = True
+        os.write(self._writer, b"!")
 
     def __enter__(self) -> Watch:
         return self
@@ -57,19 +64,20 @@ class Tail:
     A carriage return ends a line too; of the lines that a progress bar writes over one another the last one is kept.
     """
 
-    __slots__ = ("_last", "_lines", "_lock", "_open", "_watches")
+    __slots__ = ("_expected", "_last", "_lines", "_lock", "_open", "_watches")
 
     def __init__(self, kept: int = KEPT) -> None:
         self._lock = allocate_lock()
         self._lines: deque[bytes] = deque(maxlen=kept)
         self._open: dict[int, bytes] = {}  # the unfinished line of each stream
         self._watches: list[Watch] = []
+        self._expected: dict[re.Pattern[str], bool] = {}  # whether it has been seen
         self._last = 0.0
 
     def feed(self, stream: int, data: bytes) -> None:
         with self._lock:
             *lines, rest = (self._open.get(stream, b"") + data).split(b"\n")
-            if self._watches:
+            if self._watches or not all(self._expected.values()):
                 for line in lines:
                     self._offer(line.split(b"\r"))
                 *overwritten, _ = rest.split(b"\r")
@@ -95,12 +103,21 @@ class Tail:
         for watch in self._watches:
             for line in lines:
                 watch.offer(line)
+        for regex, seen in self._expected.items():
+            self._expected[regex] = seen or any(_holds(line, regex) for line in lines)
+
+    def expect(self, regex: re.Pattern[str]) -> None:
+        """Somebody will `watch` for this later: a line that comes, and goes out of the tail, before that counts too."""
+        with self._lock:
+            self._expected.setdefault(regex, any(_holds(line, regex) for line in self._lines))
 
     def watch(self, regex: re.Pattern[str]) -> Watch:
         """Waits for a line that holds ``regex``; those that are still kept are looked at too."""
         with self._lock:
             watch = Watch(self, regex)
             self._watches.append(watch)
+            if self._expected.get(regex, False):
+                watch.find()
             for line in self._lines:
                 watch.offer(line)
             return watch

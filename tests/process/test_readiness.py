@@ -376,6 +376,15 @@ def test_a_line_seen_before_the_wait_counts(server: Callable[..., Server]) -> No
     assert server().wait(Wait(log("Application startup"), tail=tail)) == READY
 
 
+def test_a_line_that_has_gone_out_of_the_tail_counts_if_it_was_announced(server: Callable[..., Server]) -> None:
+    tail, probe = Tail(), log("^up$")
+    tail.feed(1, b"other\n")
+    probe.announce(tail)
+    tail.feed(1, b"up\n" + b"more\n" * 10_000)
+    assert tail.lines()[0] == "more"
+    assert server().wait(Wait(probe, tail=tail)) == READY
+
+
 @pytest.mark.parametrize("data", [b"server is up\n", b" 99%\rserver is up\r", b"\xff server is up\r\n"])
 def test_a_line_that_comes_later(server: Callable[..., Server], data: bytes) -> None:
     tail = Tail()
