@@ -24,6 +24,7 @@ else:
 
 # What torch raises on a bad string: RuntimeError until 2.9, ValueError since; AttributeError where a build lacks it.
 ERRORS = (ValueError, RuntimeError, AttributeError, TypeError, OSError)
+FOUND = "torch read it from the environment"
 # Device nodes that a driver makes: for the wording of a reason, never for a decision.
 NODES = {"cuda": ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvhost-gpu", "/dev/dxg"), "rocm": ("/dev/kfd",)}
 
@@ -83,57 +84,101 @@ def typed(torch: ModuleType) -> dict[str, Any]:
 
 
 def configure(
-    torch: ModuleType, of: str, options: dict[str, str], declared: dict[str, str | None], why: str
+    torch: ModuleType, of: str, options: dict[str, str], declared: dict[str, str | None], why: str, found: str = FOUND
 ) -> list[Outcome]:
     """Bring the allocator of a CUDA, ROCm, XPU or CPU build to ``options``, unless it is there already.
 
     ``options`` are all that are to be in effect, ``declared`` those that somebody asked for (None: at its default);
-    each of these gets an outcome. ``why`` says in a reason why a call had to be made.
+    each of these gets an outcome. ``why`` says in a reason why a call had to be made, ``found`` why none was needed.
     """
-    if of not in ("cuda", "rocm"):
-        return _stored(torch, of, options, declared, why)
-    name = _backend(torch)
-    if name != "native":
-        return [_other_backend(option, text, name) for option, text in declared.items()]
-    try:
-        before = typed(torch)
-    except ERRORS as error:
-        reason = f"torch refuses what the environment holds: {short(error)}"
-        return [outcome(option, "rejected", text, None, reason) for option, text in declared.items()]
-    if all(_holds(option, text, before) is not False for option, text in declared.items()):
-        return [_verified(torch, of, option, text, before, before, "") for option, text in declared.items()]
-    return _set(torch, of, options, declared, before, why)
+    build = Native(torch, of, why, found) if of in ("cuda", "rocm") else Stored(torch, of, why)
+    return build.configure(options, declared)
 
 
-def _set(
-    torch: ModuleType,
-    of: str,
-    options: dict[str, str],
-    declared: dict[str, str | None],
-    before: dict[str, Any],
-    why: str,
-) -> list[Outcome]:
-    call = setter(torch, of)
-    if call is None:
-        text = "this torch has no call that sets its allocator at run time"
-        return [_verified(torch, of, option, value, before, before, text) for option, value in declared.items()]
-    failed = ""
-    try:
-        call(fields.whole(options, [option for option, text in declared.items() if text is None]))
-    except ERRORS as error:
-        failed = short(error) + restore(torch, of, before)
-    try:
-        after = typed(torch)
-    except ERRORS as error:
-        failed, after = failed or short(error), {}
-    if not failed:
-        return [_verified(torch, of, option, text, before, after, why) for option, text in declared.items()]
-    return [
-        _verified(torch, of, option, text, before, after, "")
-        if _holds(option, text, before) is not False and _holds(option, text, after) is not False
-        else outcome(option, "rejected", text, _effective(option, after), failed)
-        for option, text in declared.items()
-    ]
+class Native:
+    """CUDA and ROCm: there are typed fields to read back."""
+
+    def __init__(self, torch: ModuleType, of: str, why: str, found: str) -> None:
+        self.torch, self.kind, self.why, self.found = torch, of, why, found
+
+    def configure(self, options: dict[str, str], declared: dict[str, str | None]) -> list[Outcome]:
+        name = _backend(self.torch)
+        if name != "native":
+            return [_other_backend(option, text, name) for option, text in declared.items()]
+        try:
+            before = typed(self.torch)
+        except ERRORS as error:
+            reason = f"torch refuses what the environment holds: {short(error)}"
+            return [outcome(option, "rejected", text, None, reason) for option, text in declared.items()]
+        if all(_holds(option, text, before) is not False for option, text in declared.items()):
+            return [self._verified(option, text, before, before) for option, text in declared.items()]
+        return self._set(options, declared, before)
+
+    def _set(self, options: dict[str, str], declared: dict[str, str | None], before: dict[str, Any]) -> list[Outcome]:
+        call = setter(self.torch, self.kind)
+        if call is None:
+            return [self._verified(option, text, before, before) for option, text in declared.items()]
+        failed = ""
+        try:
+            call(fields.whole(options, [option for option, text in declared.items() if text is None]))
+        except ERRORS as error:
+            failed = short(error) + restore(self.torch, self.kind, before)
+        try:
+            after = typed(self.torch)
+        except ERRORS as error:
+            failed, after = failed or short(error), {}
+        return [
+            outcome(option, "rejected", text, _effective(option, after), failed)
+            if failed and False in (_holds(option, text, before), _holds(option, text, after))
+            else self._verified(option, text, before, after)
+            for option, text in declared.items()
+        ]
+
+    def _verified(self, option: str, text: str | None, before: dict[str, Any], after: dict[str, Any]) -> Outcome:
+        """The outcome of an option for which no call failed; without a call ``before`` and ``after`` are one."""
+        value, holds = _effective(option, after), _holds(option, text, after)
+        if holds is None:
+            return outcome(option, "unverified", text, None, "torch took it, and has no typed field to read it back")
+        if not holds and option == "backend":
+            return outcome(option, "overridden", text, value, "the backend is fixed when torch is loaded")
+        if not holds and before is after:
+            reason = "this torch has no call that sets its allocator at run time"
+            return outcome(option, "unsupported", text, value, reason)
+        if not holds:
+            return outcome(option, "overridden", text, value, "torch took the call; it reads back otherwise")
+        if option == "expandable_segments" and text == "True" and self.kind == "rocm" and not _rocm_expands(self.torch):
+            reason = "ROCm builds before torch 2.12 and ROCm 7 keep the flag and ignore it"
+            return outcome(option, "unsupported", text, value, reason)
+        if not _holds(option, text, before):
+            return outcome(option, "applied", text, value, self.why + _device_note(self.kind))
+        reason = "it is at its default" if text is None else self.found + _device_note(self.kind)
+        return outcome(option, "already", text, value, reason)
+
+
+class Stored:
+    """XPU and CPU builds: torch keeps the string, and has no typed field."""
+
+    def __init__(self, torch: ModuleType, of: str, why: str) -> None:
+        self.torch, self.kind, self.why = torch, of, why
+
+    def configure(self, options: dict[str, str], declared: dict[str, str | None]) -> list[Outcome]:
+        call, text, failed = setter(self.torch, self.kind), raw(self.torch), ""
+        if call is not None and fields.split(text or "") != options:
+            try:
+                call(fields.whole(options, []))
+            except ERRORS as error:
+                failed = short(error)
+                _put_back(call, text)
+        now = fields.split(raw(self.torch) or "")
+        word, reason = ("rejected", failed) if failed else self._word(call is not None or text is not None)
+        return [outcome(option, word, value, now.get(option), reason) for option, value in declared.items()]
+
+    def _word(self, known: bool) -> tuple[str, str]:
+        if self.kind == "cpu":
+            return "no-accelerator", "this build of torch has no accelerator: nothing uses the setting"
+        if known:
+            return "unverified", f"{self.why}; an XPU's allocator has no typed field to read back"
+        return "unsupported", "this torch can neither set nor read the allocator of an XPU"
 
 
 def restore(torch: ModuleType, of: str, before: dict[str, Any]) -> str:
@@ -172,30 +217,6 @@ def _effective(option: str, now: dict[str, Any]) -> str | None:
     return field.text(now[field.name]) if field is not None and field.name in now else None
 
 
-def _verified(
-    torch: ModuleType, of: str, option: str, text: str | None, before: dict[str, Any], after: dict[str, Any], why: str
-) -> Outcome:
-    """The outcome of an option for which no call failed."""
-    value, was, holds = _effective(option, after), _holds(option, text, before), _holds(option, text, after)
-    if holds is None:
-        return outcome(option, "unverified", text, None, "torch took it, and has no typed field to read it back")
-    if not holds:
-        if option == "backend":
-            return outcome(option, "overridden", text, value, "the backend is fixed when torch is loaded")
-        word, reason = (
-            ("unsupported", why) if before is after else ("overridden", "torch took the call; it reads back otherwise")
-        )
-        return outcome(option, word, text, value, reason)
-    if option == "expandable_segments" and text == "True" and of == "rocm" and not _rocm_expands(torch):
-        return outcome(
-            option, "unsupported", text, value, "ROCm builds before torch 2.12 and ROCm 7 keep the flag and ignore it"
-        )
-    if was:
-        reason = "it is at its default" if text is None else "torch read it from the environment" + _device_note(of)
-        return outcome(option, "already", text, value, reason)
-    return outcome(option, "applied", text, value, why + _device_note(of))
-
-
 def _rocm_expands(torch: ModuleType) -> bool:
     # c10/cuda/CUDAAllocatorConfig.h: warns once and returns False from its getter; the snapshot shows the flag.
     try:
@@ -221,29 +242,6 @@ def _other_backend(option: str, text: str | None, name: str) -> Outcome:
     if text is None:
         return outcome(option, "already", None, None, f"the backend {name} has no such option")
     return outcome(option, "unsupported", text, None, f"the backend {name} has no such option")
-
-
-def _stored(
-    torch: ModuleType, of: str, options: dict[str, str], declared: dict[str, str | None], why: str
-) -> list[Outcome]:
-    """XPU and CPU builds: torch keeps the string, and has no typed field."""
-    call, text, failed = setter(torch, of), raw(torch), ""
-    if call is not None and fields.split(text or "") != options:
-        try:
-            call(fields.whole(options, []))
-        except ERRORS as error:
-            failed = short(error)
-            _put_back(call, text)
-    now = fields.split(raw(torch) or "")
-    if of == "cpu":
-        word, reason = "no-accelerator", "this build of torch has no accelerator: nothing uses the setting"
-    elif call is None and text is None:
-        word, reason = "unsupported", "this torch can neither set nor read the allocator of an XPU"
-    else:
-        word, reason = "unverified", f"{why}; an XPU's allocator has no typed field to read back"
-    if failed:
-        word, reason = "rejected", failed
-    return [outcome(option, word, value, now.get(option), reason) for option, value in declared.items()]
 
 
 def _put_back(call: Callable[[str], object], text: str | None) -> None:

@@ -73,7 +73,7 @@ def _allocator(torch: ModuleType, of: str, wish: dict[str, Any], trigger: str, l
 
 def _history(torch: ModuleType, of: str, wish: dict[str, Any], trigger: str) -> list[Any]:
     asked = wish.get("memory_history")
-    if not asked:
+    if asked is None:  # {} is a wish too: all of it at torch's defaults
         return []
     return [history.arm(torch, of, asked, wish.get("run"), lambda outcome: _later(wish, trigger, outcome))]
 
@@ -93,7 +93,7 @@ def failed(name: str, error: Exception, plan: str, trigger: str) -> None:
         return
     wish = json.loads(plan)
     declared = dict((wish.get("allocator") or {}).get("declared") or {})
-    if wish.get("memory_history"):
+    if wish.get("memory_history") is not None:
         declared["memory_history"] = None
     declared = declared or {"allocator": None}
     reason = f"import {name}: {allocator.short(error)}"

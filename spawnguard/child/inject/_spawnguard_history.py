@@ -44,7 +44,8 @@ class Recorder:
             self.keywords["enabled"] = "all"  # a bool would select torch's legacy function, with other keywords
         self.left = sorted(name for name in wish if name not in PORTABLE + OURS and wish[name] is not None)
         self.requested = ",".join(f"{name}:{value}" for name, value in self.keywords.items()) or "all"
-        self.pid = 0
+        self.pid = 0  # of the process that records
+        self.called_off = False
         self.ran_out = 0  # out-of-memory errors seen
         self.covered = 0  # how many of them a snapshot tells of
 
@@ -76,12 +77,28 @@ class Recorder:
         self.pid = os.getpid()
         self._watch()
         note = "" if self.directory else "; no directory for snapshots is known"
+        recording = self._recording()
+        if recording is None:
+            return self.say("unverified", None, "torch took the call; there is nothing to read it back" + note)
+        if recording:
+            return self.say("applied", "recording", "recording began with the first use of the device" + note)
+        return self.say("overridden", None, "torch took the call, and says that it does not record")
+
+    def stop(self) -> Outcome:
+        """Record no more, and do not begin if that is still to come."""
+        self.called_off = True
+        if self.pid != os.getpid():
+            return self.say("already", None, "nothing is recorded in this process")
+        try:
+            self.memory._record_memory_history(enabled=None)
+        except allocator.ERRORS as error:
+            return self.say("rejected", None, allocator.short(error))
+        return self.say("applied" if self._recording() is False else "unverified", None, "torch took the call")
+
+    def _recording(self) -> bool | None:
+        """What torch says, None if it can't say. Asks the CUDA runtime, so only where the device is in use."""
         read = getattr(self.torch._C, "_cuda_isHistoryEnabled", None)
-        if self.kind in ("cuda", "rocm") and read is not None:
-            if read():
-                return self.say("applied", "recording", "recording began with the first use of the device" + note)
-            return self.say("overridden", None, "torch took the call, and says that it does not record")
-        return self.say("unverified", None, "torch took the call; there is nothing to read it back" + note)
+        return bool(read()) if read is not None and self.kind in ("cuda", "rocm") else None
 
     def _watch(self) -> None:
         observe = self._observer()
@@ -92,7 +109,7 @@ class Recorder:
                 pass  # the hooks below remain
         self._hook()
         if self.at_exit:
-            atexit.register(self.dump, "exit")
+            atexit.register(self._at_exit)
 
     def _observer(self) -> Callable[[Callable[..., None]], object] | None:
         if self.kind == "npu":
@@ -108,9 +125,13 @@ class Recorder:
         A later one that nobody handles is caught by the hooks.
         """
         self.ran_out += 1
-        if self.ran_out == 1:
+        if self.ran_out == 1 and not self.called_off:
             self.dump("oom")
             self.covered = 1
+
+    def _at_exit(self) -> None:
+        if not self.called_off:
+            self.dump("exit")
 
     def _hook(self) -> None:
         main, thread = sys.excepthook, threading.excepthook
@@ -126,7 +147,7 @@ class Recorder:
         sys.excepthook, threading.excepthook = excepthook, thread_excepthook
 
     def _unhandled(self, error: BaseException | None) -> None:
-        if self._is_oom(error) and (self.ran_out == 0 or self.covered < self.ran_out):
+        if not self.called_off and self._is_oom(error) and (self.ran_out == 0 or self.covered < self.ran_out):
             self.dump("oom")
             self.covered = self.ran_out
 
@@ -145,7 +166,7 @@ class Recorder:
         return False
 
     def dump(self, why: str, path: str | None = None) -> tuple[str | None, str]:
-        """Write a snapshot; ``(path, "")``, or ``(None, why not)``. Never raises: it runs in hooks of the program.
+        """Write a snapshot: ``(path, "")``, or ``(None, why not)``. Never raises: it runs in hooks of the program.
 
         ``path`` names the file; else it goes to the directory of the plan. It gets its name only when it is whole.
         """
@@ -187,7 +208,8 @@ def arm(torch: ModuleType, of: str, wish: dict[str, Any], run: str | None, later
 
     def begin() -> None:
         try:
-            later(new.start())
+            if not new.called_off:
+                later(new.start())
         except Exception:  # noqa: BLE001 - torch would make the program's first use of the device fail
             return
 

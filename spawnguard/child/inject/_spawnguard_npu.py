@@ -52,14 +52,16 @@ def configure(torch: ModuleType, declared: dict[str, str | None], later: Callabl
                 allocator.outcome(option, "unverified", text, None, "the environment brings it; " + UNREADABLE)
             )
         elif option == OPTION:
-            outcomes.append(_set(torch, text, there, later))
+            outcomes.append(expand(torch, text, later))
         else:
             reason = "the environment does not bring it, and torch_npu's setter takes expandable_segments only"
             outcomes.append(allocator.outcome(option, "unsupported", text, there.get(option), reason))
     return outcomes
 
 
-def _set(torch: ModuleType, text: str | None, there: dict[str, str], later: Callable[[Outcome], None]) -> Outcome:
+def expand(torch: ModuleType, text: str | None, later: Callable[[Outcome], None]) -> Outcome:
+    """Set ``expandable_segments`` (None: to its default) by a call, now or when the device is first used."""
+    there = environment()
     call = getattr(torch.npu.memory, "_set_allocator_settings", None)
     if call is None:
         reason = "the environment does not bring it, and this torch_npu has no _set_allocator_settings"

@@ -51,17 +51,25 @@ def _open(run: str) -> int:
 def _process() -> dict[str, object]:
     torch = sys.modules.get("torch")
     version = getattr(torch, "__version__", None)
-    argv = getattr(sys, "argv", None) or [""]
     return {
         "pid": os.getpid(),
         "ppid": os.getppid(),
         "start": start_time(),
         "base": _base(),
         "exe": sys.executable or "",
-        "argv0": argv[0],
+        "argv0": _program(),
         "python": ".".join(map(str, sys.version_info[:3])),
         "torch": None if version is None else str(version),
     }
+
+
+def _program() -> str:
+    """What runs here: ``sys.argv[0]``, and the module's name where that is still ``-m`` (runpy looks for it first)."""
+    first = (getattr(sys, "argv", None) or [""])[0]
+    words = getattr(sys, "orig_argv", [])
+    if first == "-m" and "-m" in words[:-1]:
+        return "-m " + str(words[words.index("-m") + 1])
+    return str(first)
 
 
 def start_time() -> int | None:
