@@ -288,6 +288,63 @@ def test_an_inherited_setting_that_torch_would_refuse_is_refused(command_line: C
     assert "max_split_size_mb" in done.stderr
 
 
+def test_memory_history_waits_for_the_device(command_line: Callable[..., Any], tmp_path: Path) -> None:
+    done = command_line("import torch; print(torch.cuda.is_initialized())", "--memory-history")
+    assert (done.returncode, done.stdout) == (0, "False\n")
+    assert settings_of(tmp_path / "run")["memory_history"]["outcome"] == "pending"
+
+
+# -- the run-time API
+
+API = """
+import json, torch
+from spawnguard import allocator
+
+def typed():
+    shown = torch.cuda.memory._snapshot()["allocator_settings"]
+    names = ("expandable_segments", "max_split_size", "garbage_collection_threshold", "pinned_num_register_threads")
+    return [shown[name] for name in names]
+
+def words(outcomes):
+    return {name: each.outcome for name, each in outcomes.items()}
+
+steps = []
+steps.append(["start", str(allocator.settings()), typed()])
+steps.append(["on", allocator.set_expandable_segments(True).outcome, typed()])
+steps.append(["again", allocator.set_expandable_segments(True).outcome, typed()])
+steps.append(["two", words(allocator.apply(expandable_segments=False, max_split_size_mb=None)), typed()])
+steps.append(["bad", words(allocator.apply(max_split_size_mb=64, expandable_segments="yes")), typed()])
+try:
+    with allocator.using(expandable_segments=True, max_split_size_mb=512):
+        steps.append(["inside", None, typed()])
+        raise KeyError("of the program")
+except KeyError:
+    steps.append(["after", None, typed()])
+steps.append(["backend", words(allocator.apply(backend="cudaMallocAsync")), typed()])
+print(json.dumps([steps, torch.cuda.is_initialized()]))
+"""
+
+
+def test_a_toggle_keeps_every_other_option_and_an_error_brings_back_what_was(root: Path) -> None:
+    text = "max_split_size_mb:128,garbage_collection_threshold:0.7,pinned_num_register_threads:4"
+    done = child(API, {"PATH": os.defpath, "PYTHONPATH": str(root), "PYTORCH_CUDA_ALLOC_CONF": text})
+    assert done.returncode == 0, done.stderr
+    steps, initialised = json.loads(done.stdout)
+    rest = [128 * MIB, 0.7, 4]
+    reset = [-1, 0.7, 4]
+    assert steps == [
+        ["start", text, [False, *rest]],
+        ["on", "applied", [True, *rest]],
+        ["again", "already", [True, *rest]],
+        ["two", {"expandable_segments": "applied", "max_split_size_mb": "applied"}, [False, *reset]],
+        ["bad", {"expandable_segments": "rejected", "max_split_size_mb": "rejected"}, [False, *reset]],
+        ["inside", None, [True, 512 * MIB, 0.7, 4]],
+        ["after", None, [False, *reset]],
+        ["backend", {"backend": "overridden"}, [False, *reset]],
+    ]
+    assert not initialised
+
+
 def test_everything_that_is_accepted_is_parsed_alike() -> None:
     for text in TEXTS:
         for name, value in parse(text):
