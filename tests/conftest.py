@@ -182,7 +182,14 @@ def script(tmp_path: Path) -> Callable[..., str]:
         errors = subprocess.STDOUT if status is None else subprocess.PIPE
         argv = [sys.executable, *flags, str(path), *args]
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=environ, timeout=100, cwd=cwd
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environ,
+            timeout=100,
+            cwd=cwd,
         )
         assert status is None or done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout

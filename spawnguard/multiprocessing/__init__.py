@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from multiprocessing.context import AuthenticationError, BufferTooShort, ProcessError, TimeoutError
 
-from .context import Process, default, get_context
+from .context import Process, default
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ current_process = default.current_process
 Event = default.Event
 freeze_support = default.freeze_support
 get_all_start_methods = default.get_all_start_methods
+get_context = default.get_context
 get_logger = default.get_logger
 get_start_method = default.get_start_method
 JoinableQueue = default.JoinableQueue
@@ -50,6 +51,10 @@ Value = default.Value
 with_env = default.with_env
 
 _LATER = {"install": "installation", "register": "installation", "uninstall": "installation", "spawn": "training"}
+_SUBMODULES = frozenset((
+    "connection", "dummy", "managers", "pool", "process", "queues", "reduction", "shared_memory", "sharedctypes",
+    "synchronize",
+))  # fmt: skip
 
 __all__ = [
     "Array", "AuthenticationError", "Barrier", "BoundedSemaphore", "BufferTooShort", "Condition", "Event",
@@ -62,12 +67,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """What is imported when it is first asked for: our own larger parts, and the standard module's submodules."""
+    """PEP 562: our own larger parts and the submodules are imported when they are first asked for."""
     if name in _LATER:
-        module = __import__(f"{__name__}.{_LATER[name]}", fromlist=[name])
-        value = getattr(module, name)
-    elif name in ("connection", "managers", "pool", "process", "queues", "reduction", "shared_memory", "synchronize"):
-        value = __import__(f"multiprocessing.{name}", fromlist=[name])
+        value = getattr(__import__(f"{__name__}.{_LATER[name]}", fromlist=[name]), name)
+    elif name in _SUBMODULES:
+        value = __import__(f"{__name__}.{name}", fromlist=[name])
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

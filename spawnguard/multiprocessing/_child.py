@@ -32,6 +32,8 @@ def prepare(boot: "dict[str, Any]") -> None:
                 del os.environ[name]
     if "hook" in boot:
         bootstrap(*boot["hook"])
+        if forked:
+            _report_again()
     if "contexts" in boot:
         import pickle
 
@@ -51,6 +53,15 @@ def bootstrap(path: str, plan: str) -> None:
         spec.loader.exec_module(hook)
         sys.modules["_spawnguard_hook"] = hook
     hook.install(plan, "multiprocessing")
+
+
+def _report_again() -> None:
+    """Under a server that has preloaded torch: its report was the server's; what holds in this child is for it to say."""
+    hook: Any = sys.modules.get("_spawnguard_hook")
+    for name in hook.WAITED if hook else ():
+        if hook.complete(name):
+            hook._done.discard(name)
+            hook._imported(name)
 
 
 def _inherited(place: int) -> int:

@@ -40,6 +40,11 @@ _NEEDED = (
     *(f"forkserver._forkserver._forkserver_{name}" for name in ("address", "alive_fd", "pid")),
 )
 
+# `python -c` puts the working directory first on sys.path, so that a pickle.py there runs in place of the library's
+# (python/cpython#157916). Taken away again before anything is imported; -P would do it from 3.11 on, but then shows in
+# the child's sys.flags and in its own children. The child's real path comes with the preparation data.
+NO_CURRENT_DIRECTORY = "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
+
 _checked = False
 
 
@@ -149,7 +154,7 @@ def _start_tracker(start: Callable[[Sequence[str], Sequence[int]], int]) -> tupl
     except (AttributeError, OSError, ValueError):  # None, closed, or replaced by something without a descriptor
         pass
     reader, writer = os.pipe()
-    program = f"from multiprocessing.resource_tracker import main;main({reader})"
+    program = f"{NO_CURRENT_DIRECTORY}from multiprocessing.resource_tracker import main;main({reader})"
     # It must be born with these blocked (bpo-33613): it ignores them, but only from some way into its start-up on.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     OnParentDeath = Literal["kill"]
     Overlay = Mapping[str, str | None]
 
+_UNSET: Any = object()  # on_parent_death, not given
+
 # env= of the processes that are not yet started. Beside them and not in them: it is not for the child to have.
 _overlays: weakref.WeakKeyDictionary[BaseProcess, dict[str, str | None]] = weakref.WeakKeyDictionary()
 
@@ -105,7 +107,7 @@ for _name in _TRACKED:
 
 
 class _Context(_CleanTracker):
-    """What our concrete contexts share. Made by ``get_context``."""
+    """What our concrete contexts share. Made by ``make_context``."""
 
     _name: str
     settings: Settings
@@ -123,7 +125,7 @@ class _Context(_CleanTracker):
         """This context, or with a method a new one. For options see ``spawnguard.multiprocessing.get_context``."""
         if method is None and not options:
             return self
-        return get_context(method or self._name, **options)
+        return make_context(method or self._name, **options)
 
     def with_env(self, /, **variables: str | None) -> Any:
         """A context like this one whose children get these variables too; None removes one.
@@ -192,13 +194,38 @@ class DefaultContext(_CleanTracker, standard.DefaultContext):
     def __init__(self) -> None:
         self._actual_context = None
 
-    def get_context(self, method: str | None = None, **options: Any) -> Any:
-        """See ``spawnguard.multiprocessing.get_context``."""
-        if method is None and not options:
-            if self._actual_context is None:
-                self._actual_context = get_context("spawn")
-            return self._actual_context
-        return get_context(method or self.get_start_method(), **options)
+    def get_context(
+        self,
+        method: str | None = None,
+        *,
+        policy: Any = None,
+        allocator: Mapping[str, Any] | None = None,
+        allow: Container[str] = (),
+        preload: Iterable[str] = (),
+        on_parent_death: OnParentDeath | None = _UNSET,
+    ) -> Any:
+        """A context whose children each get an environment decided at their ``start()``; without arguments the default.
+
+        ``method``: ``spawn`` or ``forkserver``, None the default one; ``fork`` is refused. ``policy``: a ``Policy``, or
+        what ``Policy.load`` takes: a profile's name, a file, or a list of them; without one everything is inherited and
+        no file is read. ``allocator``: allocator options as in ``[allocator]``, as a last layer. ``allow``: names of
+        conflicts that are let through. ``preload``: modules that a fork server imports before it forks.
+        ``on_parent_death="kill"``: the kernel kills a child when this process is gone, by whatever end; the default on
+        Linux, elsewhere None. Runs in the process that starts the children.
+        """
+        given = (policy, allocator, allow, preload, on_parent_death)
+        if method is not None or given != (None, None, (), (), _UNSET):
+            return make_context(
+                method or self.get_start_method(),
+                policy=policy,
+                allocator=allocator,
+                allow=allow,
+                preload=preload,
+                on_parent_death=on_parent_death,
+            )
+        if self._actual_context is None:
+            self._actual_context = make_context("spawn")
+        return self._actual_context
 
     def get_start_method(self, allow_none: bool = False) -> Any:
         """The method of the default context; with ``allow_none`` None as long as it was neither chosen nor used."""
@@ -220,32 +247,22 @@ class DefaultContext(_CleanTracker, standard.DefaultContext):
         context.set_forkserver_preload(module_names)
 
 
-_UNSET: Any = object()
-
-
-def get_context(
-    method: str | None = None,
+def make_context(
+    method: str,
     *,
     policy: Any = None,
     allocator: Mapping[str, Any] | None = None,
     allow: Container[str] = (),
     preload: Iterable[str] = (),
-    on_parent_death: OnParentDeath | None = _UNSET,
+    on_parent_death: Any = _UNSET,
 ) -> Any:
-    """A context whose children each get an environment decided at their ``start()``. Runs in the starting process.
-
-    ``method``: ``spawn`` (default) or ``forkserver``; ``fork`` is refused. ``policy``: a ``Policy``, or what
-    ``Policy.load`` takes: a profile's name, a file, or a list of them; without one everything is inherited and no file
-    is read. ``allocator``: allocator options as in ``[allocator]``, as a last layer. ``allow``: names of conflicts that
-    are let through. ``preload``: modules that a fork server imports before it forks. ``on_parent_death="kill"``: the
-    kernel kills a child when this process is gone, by whatever end; the default on Linux, elsewhere None.
-    """
+    """A new context; ``DefaultContext.get_context`` says what the options mean."""
     if method == "fork":
         from .errors import ForkRefused
 
         raise ForkRefused()
-    if method not in (None, "spawn", "forkserver"):
-        raise ValueError(f"no start method {method!r}: there are 'spawn' and 'forkserver'")
+    if method not in ("spawn", "forkserver"):
+        raise ValueError(f"cannot find context for {method!r}: there are 'spawn' and 'forkserver'")
     if preload and method != "forkserver":
         raise ValueError("preload= is for the forkserver method: a spawned child is a fresh interpreter")
     from .environment import environment
@@ -256,11 +273,9 @@ def get_context(
 
 
 def _checked_preload(names: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(names, str):
-        raise TypeError(f"preload= takes a list of module names; for one module write ({names!r},)")
     modules = tuple(names)
-    if not all(type(name) is str for name in modules):
-        raise TypeError("preload= takes a list of module names")
+    if isinstance(names, str) or not all(type(name) is str for name in modules):
+        raise TypeError("module_names must be a list of strings")  # in the standard module's words
     return modules
 
 

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 # What pickle raises for something that it can't take, by version and kind of thing.
 REFUSALS = (pickle.PicklingError, AttributeError, TypeError)
 
-# A main module whose top level asks for one of these can tell that it is imported by a child.
-_GUARDS = frozenset(("__name__", "parent_process", "current_process"))
+# A main module whose top level asks for one of these can tell that it is imported by a child. Not
+# parent_process: it is None until the import is over.
+_GUARDS = frozenset(("__name__", "current_process"))
 _DEPTH = 4
 
 
@@ -39,9 +40,8 @@ def check_main_guard() -> None:
     again = _cpython.importing_main()
     if not again and not _is_imported_again(main):
         return
-    name = "__mp_main__" if again else "__main__"
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not (frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == name):
+    while frame is not None and not _is_top_level(frame, main, again):
         frame = frame.f_back
     if again or (frame is not None and not _GUARDS.intersection(frame.f_code.co_names)):
         from .errors import MissingMainGuard
@@ -49,6 +49,13 @@ def check_main_guard() -> None:
         if frame is None:  # an import made by the main module started it
             raise MissingMainGuard("the main module or of one that it imports", None)
         raise MissingMainGuard(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_top_level(frame: FrameType, main: ModuleType, again: bool) -> bool:
+    if frame.f_code.co_name != "<module>":
+        return False
+    # While it is imported again, it runs in globals of its own under this name (multiprocessing/spawn.py).
+    return frame.f_globals.get("__name__") == "__mp_main__" if again else frame.f_globals is vars(main)
 
 
 def _is_imported_again(main: ModuleType) -> bool:

@@ -12,6 +12,7 @@ import os
 import pickle
 import socket
 import threading
+import weakref
 from multiprocessing import connection, forkserver, popen_forkserver, util
 
 from . import _cpython, launch
@@ -76,7 +77,7 @@ class Popen(popen_forkserver.Popen):
             from .errors import PreloadFailed
 
             raise PreloadFailed(settings.preload, "it ended before it had started the child") from None
-        server.children.append(self)
+        server.started(self)
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
         """The exit code, or None; 255 if the server was killed. Safe from several threads: it can be read once only."""
@@ -98,7 +99,7 @@ class Server(forkserver.ForkServer):
     def __init__(self, environ: Mapping[str, str], preload: tuple[str, ...]) -> None:
         super().__init__()
         self._environ, self._preload = environ, preload
-        self.children: list[Popen] = []
+        self._children: weakref.WeakSet[Popen] = weakref.WeakSet()  # one that nobody holds has nobody to tell
 
     def ensure_running(self) -> None:
         """Nothing: ``Servers.get`` has seen to it. Called by CPython's ``connect_to_new_process``."""
@@ -173,10 +174,12 @@ class Server(forkserver.ForkServer):
             self._forkserver_pid = None
         return not ended
 
+    def started(self, child: Popen) -> None:
+        self._children.add(child)
+
     def is_idle(self) -> bool:
         """Whether none of its children still runs: only then may it go, since it sends their exit codes."""
-        self.children = [child for child in self.children if child.poll() is None]
-        return not self.children
+        return all(child.poll() is not None for child in list(self._children))
 
     def abandon(self) -> None:
         """Lets go of it: it ends when its last child has ended."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 
 from . import _cpython
-from .context import ForkServerContext, SpawnContext, get_context
+from .context import ForkServerContext, SpawnContext, make_context
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def install(*, preload: Iterable[str] = (), **options: Any) -> Installation:
     For torch.multiprocessing, torch elastic, concurrent.futures, joblib and others that take a method's name. The
     program's start method stays what it is; if it is one of the two, it is ours from now on.
     """
-    spawn = get_context("spawn", **options)
-    forkserver = get_context("forkserver", preload=preload, **options)
+    spawn = make_context("spawn", **options)
+    forkserver = make_context("forkserver", preload=preload, **options)
     return Installation({"spawn": spawn, "forkserver": forkserver})._apply()
 
 
@@ -87,7 +87,7 @@ def register(name: str = "spawnguard", method: str = "spawn", **options: Any) ->
     then know, in this process and in the children that it starts. Options as ``get_context``."""
     if name in ("fork", "spawn", "forkserver"):
         raise ValueError(f"{name!r} is a standard start method: install() stands in for those")
-    return Installation({name: get_context(method, **options)})._apply()
+    return Installation({name: make_context(method, **options)})._apply()
 
 
 def for_children() -> dict[str, Any]:

@@ -6,12 +6,14 @@ the resource tracker.
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from multiprocessing import reduction, util
 
-from spawnguard.plan.block import snapshot
+from spawnguard.errors import PolicyError
+from spawnguard.plan.block import check_sizes, snapshot
 
 from . import _cpython
 from .environment import encode, hook_file, plan_for
@@ -26,26 +28,35 @@ if TYPE_CHECKING:
     from .context import Settings
     from .environment import Overlay
 
-# `python -c` puts the working directory first on sys.path, so that a pickle.py there runs in place of the library's
-# (python/cpython#157916). Taken away again before anything is imported; -P would do it from 3.11 on, but then shows in
-# the child's sys.flags and in its own children. The child's real path comes with the preparation data.
-NO_CURRENT_DIRECTORY = "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
-
 # What the resource tracker needs to be the interpreter that it is. It runs nothing of the user's.
 _TRACKER_NEEDS = ("PATH", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPLATLIBDIR")
 
 
 def execute(argv: Sequence[str], environ: Mapping[bytes, bytes], fds: Sequence[int]) -> int:
-    """Starts ``argv`` with this environment and these descriptors: its pid. OSError if it can't be executed.
+    """Starts ``argv`` with this environment and these descriptors: its pid. OSError if it can't be executed,
+    PolicyError with names and sizes if the kernel finds the environment too large.
 
     The standard module's own way passes no environment (the child then copies one that other threads may be editing)
     and does not read the error of a failed exec: its child ends with 255 in silence.
     """
     # No close_fds=False, no preexec_fn: vfork, and nothing of the program's leaks. Signals as the standard module's.
-    child = subprocess.Popen(argv, env=environ, pass_fds=fds, restore_signals=False)
+    try:
+        child = subprocess.Popen(argv, env=environ, pass_fds=fds, restore_signals=False)
+    except OSError as error:
+        if error.errno == errno.E2BIG:
+            _say_what_is_too_large(argv, environ)
+        raise
     # The status is multiprocessing's to collect. Without this mark, subprocess would take it when `child` goes.
     child.returncode = 0
     return child.pid
+
+
+def _say_what_is_too_large(argv: Sequence[str], environ: Mapping[bytes, bytes]) -> None:
+    problems = check_sizes(
+        [name + b"=" + value for name, value in environ.items()], [os.fsencode(word) for word in argv]
+    )
+    if problems:
+        raise PolicyError(problems) from None
 
 
 def tracker_fd() -> int:
@@ -106,9 +117,8 @@ CHILD_FILE = os.path.join(_HERE, "_child.py")
 _SERVER_FILE = os.path.join(_HERE, "_server.py")
 # Runs a file of ours by its path, from its byte code where there is some: importing the package would cost the child
 # more, and its sys.path need not lead there yet.
-_RUN = (
-    "import _frozen_importlib_external as f; exec(f.SourceFileLoader(__name__, path).get_code(__name__), globals()); "
-)
+_LOAD = "loaders.SourceFileLoader(__name__, path).get_code(__name__)"
+_RUN = f"import _frozen_importlib_external as loaders; exec({_LOAD}, globals()); "
 
 
 class Boot:
@@ -127,7 +137,7 @@ class Boot:
 def server_program(config_fd: int) -> str:
     """The text for ``python -c`` that becomes a fork server, told the rest through this descriptor."""
     names = {"__name__": "_spawnguard_server", "path": _SERVER_FILE, "config": config_fd}
-    return f"{NO_CURRENT_DIRECTORY}exec({_RUN + 'main(config)'!r}, {names!r})"
+    return f"{_cpython.NO_CURRENT_DIRECTORY}exec({_RUN + 'main(config)'!r}, {names!r})"
 
 
 class Ends:

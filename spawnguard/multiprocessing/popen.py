@@ -10,7 +10,7 @@ import os
 import threading
 from multiprocessing import popen_spawn_posix, spawn
 
-from . import launch
+from . import _cpython, launch
 from .context import overlay_of
 from .environment import encode
 
@@ -77,7 +77,7 @@ def _argv(tracker: int, child_reads: int) -> list[str]:
     argv = [os.fsdecode(word) for word in spawn.get_command_line(tracker_fd=tracker, pipe_handle=child_reads)]
     if "-c" in argv:  # a frozen program has none
         place = argv.index("-c") + 1
-        argv[place] = launch.NO_CURRENT_DIRECTORY + argv[place]
+        argv[place] = _cpython.NO_CURRENT_DIRECTORY + argv[place]
     return argv
 
 

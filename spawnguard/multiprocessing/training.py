@@ -10,7 +10,7 @@ import signal
 import time
 from multiprocessing import connection
 
-from .context import get_context
+from .context import make_context
 from .errors import RankFailed
 
 TYPE_CHECKING = False
@@ -47,7 +47,7 @@ def spawn(
     children are returned, to be joined later. Runs in the process that starts them.
     """
     if context is None:
-        context = get_context("spawn", policy=policy, allocator=allocator)
+        context = make_context("spawn", policy=policy, allocator=allocator)
     elif policy is not None or allocator is not None:
         raise ValueError("policy= and allocator= belong to the context: give them to get_context")
     children = Children(grace)
@@ -70,6 +70,7 @@ class Children:
     def __init__(self, grace: float) -> None:
         self.processes: list[Any] = []
         self._reports: list[Connection] = []
+        self._args: list[object] = []
         self._grace = grace
 
     def start(self, context: Any, rank: int, fn: Callable[..., object], args: tuple[Any, ...], env: Any) -> None:
@@ -79,6 +80,8 @@ class Children:
         process.start()
         theirs.close()
         self.processes.append(process)
+        # A lock in them goes by its name, which our side removes with its object: perhaps before the child looks it up.
+        self._args.append(args)
         self._reports.append(report)
 
     def pids(self) -> list[int]:
@@ -86,18 +89,24 @@ class Children:
         return [process.pid for process in self.processes]
 
     def join(self, timeout: float | None = None) -> bool:
-        """Waits until one of them ends, at most ``timeout`` seconds: True once all have ended well.
+        """Waits until one of them ends, at most ``timeout`` seconds: True if all have ended well by then.
 
         RankFailed if one has failed; the others are gone by then.
         """
-        running = [process for process in self.processes if process.exitcode is None]
-        connection.wait([process.sentinel for process in running], timeout)
-        failed = [rank for rank, process in enumerate(self.processes) if _has_ended(process) and process.exitcode != 0]
+        failed = self._failed()
+        running = {process.sentinel: process for process in self.processes if process.exitcode is None}
+        if running and not failed:
+            for sentinel in connection.wait(list(running), timeout):
+                running[sentinel].join()  # it is ending: its descriptors go first, its exit code comes a moment later
+            failed = self._failed()
         if failed:
             failure = self._first(failed)
             self.stop()
             raise failure
         return all(process.exitcode == 0 for process in self.processes)
+
+    def _failed(self) -> list[int]:
+        return [rank for rank, process in enumerate(self.processes) if process.exitcode]
 
     def stop(self) -> None:
         """SIGTERM, the grace, SIGKILL. Returns when they are gone, or 10 s after the SIGKILL."""
@@ -131,10 +140,6 @@ class Children:
         rank = min(failed, key=order)
         process, report = self.processes[rank], reports[rank]
         return RankFailed(rank, process.pid, process.exitcode, report[1] if report else "")
-
-
-def _has_ended(process: Any) -> bool:
-    return process.exitcode is not None
 
 
 def _read(report: Connection) -> tuple[float, str] | None:
