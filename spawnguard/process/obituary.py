@@ -28,6 +28,7 @@ _MEANING = {
     signal.SIGABRT: "it gave itself up: the lines above its end say why",
     signal.SIGILL: "a machine instruction that this processor does not know",
 }
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGTRAP)
 _LINKER = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 _NOT_LINKED = re.compile(
     r"error while loading shared libraries|cannot open shared object file|undefined symbol|from LD_PRELOAD"
@@ -118,9 +119,15 @@ class Obituary:
     def _who(self) -> list[str]:
         if self.late or self.problem:
             return [self.problem] if self.problem else []
+        lines = self._dead()
+        if self.memory_killer and not any(self.memory_killer in line for line in lines):
+            lines.append(f"meanwhile {self.memory_killer} took a process of this control group")
+        return lines
+
+    def _dead(self) -> list[str]:
         leader = f"{self.program} (pid {self.pid})" if self.pid else self.program
         own = f"{leader} {how(self.status)}{self._why(self.status)}"
-        earlier = [death for death in self.deaths if death.before_leader and (death.status or death.status is None)]
+        earlier = [death for death in self.deaths if self._is_earlier(death)]
         if not earlier:
             return [own]
         # Children come and go in a healthy run. The first that did not end well is the one to name; failing that,
@@ -130,6 +137,15 @@ class Obituary:
         after = [death for death in earlier[earlier.index(first) + 1 :] if death.status]
         lines += [f"then {death.process.role} (pid {death.process.pid}) {how(death.status)}" for death in after[:5]]
         return [*lines, f"then {own}" if not after or self.status != 0 else own]
+
+    def _is_earlier(self, death: Death) -> bool:
+        """Whether it may be the cause of the leader's end, not its consequence."""
+        if death.before_leader:
+            return death.status != 0
+        # Seen only together with the leader's end. A crash is nothing that follows from that; a SIGKILL is, from us.
+        if death.status is None or death.process.pid == self.pid:
+            return False
+        return -death.status in _CRASHES
 
     def _why(self, status: int | None) -> str:
         if status is None or status >= 0:

@@ -197,6 +197,23 @@ def test_who_died_first_and_of_what() -> None:
 
 
 @pytest.mark.parametrize(
+    ("status", "killer", "is_cause"),
+    [
+        (-11, "", True),
+        (-9, "", False),
+        (-9, "the kernel's memory killer", False),
+        (-15, "", False),
+        (1, "", False),
+        (None, "", False),
+    ],
+)
+def test_what_died_together_with_the_leader(status: int | None, killer: str, is_cause: bool) -> None:
+    text = str(Obituary("x", pid=1, status=1, deaths=[died("w", 7, status, before=False)], memory_killer=killer))
+    assert ("w (pid 7)" in text) == is_cause
+    assert (f"meanwhile {killer} took" in text) == bool(killer)
+
+
+@pytest.mark.parametrize(
     ("status", "code", "said"),
     [
         (3, 3, "ended with exit code 3"),
