@@ -11,6 +11,14 @@ import os
 import select
 from _thread import allocate_lock
 
+from .threads import signals_left_to_others
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+else:
+    import _signal
+
 _ERASE = b"\r\x1b[K"
 
 
@@ -45,10 +53,12 @@ class Screen:
             if not self._is_terminal(fd):
                 write_all(fd, data)
                 return
-            self._erase()
-            write_all(fd, data)
-            self._at_start = data.endswith(b"\n")
-            self._draw()
+            # The terminal may be the command's now: with `stty tostop` a write of ours would stop us (SIGTTOU).
+            with signals_left_to_others(_signal.SIGTTOU):
+                self._erase()
+                write_all(fd, data)
+                self._at_start = data.endswith(b"\n")
+                self._draw()
 
     def show(self, text: str) -> None:
         """Puts ``text`` in the live line ("" takes it away). Does nothing while the screen takes nothing (Ctrl-S)."""
@@ -59,9 +69,10 @@ class Screen:
                 return
             line = text.encode("utf-8", "backslashreplace")
             if line != self._line or not self._drawn:
-                self._erase()
-                self._line = line
-                self._draw()
+                with signals_left_to_others(_signal.SIGTTOU):
+                    self._erase()
+                    self._line = line
+                    self._draw()
         finally:
             self._lock.release()
 
