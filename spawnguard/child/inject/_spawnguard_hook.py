@@ -127,12 +127,16 @@ def _arm(name: str, loader: "Any") -> None:
             original(module)
         except Exception as error:
             _failed(name, error)
+            if error.__traceback__ is not None:
+                # Our own frame out of what the user reads. A bare raise adds none (ceval.c, RAISE_VARARGS 0), and takes
+                # this one from Python 3.11 on.
+                error.__traceback__ = error.__traceback__.tb_next
             raise
         finally:
             _executing.discard(name)
         _imported(name)
 
-    # The interpreter takes importlib's frames out of the traceback of a failed import, by file name
+    # For 3.8 to 3.10: the interpreter takes importlib's frames out of the traceback of a failed import, by file name
     # (Python/import.c, remove_importlib_frames). Ours stands between them, and would bring them all back.
     exec_module.__code__ = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
     try:
