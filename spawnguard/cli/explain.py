@@ -10,6 +10,7 @@ from spawnguard.cli.decide import load_policy
 from spawnguard.cli.usage import Parser
 from spawnguard.plan import block
 from spawnguard.plan.prepare import known_facts
+from spawnguard.policy.allocation import inherited_findings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,6 +104,9 @@ def _table(resolution: Resolution, args: Namespace, layers: list[str], duplicate
                     console.print(f"  {name}  {label}: {text}")
     for name in duplicates:
         console.print(f"note: the environment has several entries for {name}; the first counts, the others are dropped")
+    if resolution.allocator is None:
+        for text in inherited_findings(resolution.environ, resolution.facts):
+            console.print(f"warning: torch will refuse what is passed on: {text}", style="yellow")
     for conflict in resolution.conflicts:
         allowed = conflict.name in args.allow
         word = "allowed" if allowed else conflict.severity

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from spawnguard.allocator import planning, settings
 from spawnguard.errors import Problem
+from spawnguard.policy.conflicts import Conflict
 from spawnguard.policy.index import Held, explain_by, held, whole
 from spawnguard.policy.model import DEFAULT, EXACT, FAMILY, GLOB, INHERIT, OVERRIDE, STRIP, Decision
 from spawnguard.policy.parts import Word, edit_options
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from spawnguard.policy.conditions import Situation
+    from spawnguard.policy.facts import Facts
     from spawnguard.policy.index import Index
     from spawnguard.policy.model import Layer
 
@@ -25,12 +27,18 @@ SHELL = "the environment"
 class Allocation:
     """What was decided: ``settings`` the logical decision, ``aliases`` the decisions about variables, ``plan`` for the child."""
 
-    __slots__ = ("aliases", "plan", "problems", "settings")
+    __slots__ = ("aliases", "doubts", "plan", "problems", "settings")
 
     def __init__(
-        self, settings: Decision, aliases: list[Decision], plan: dict[str, object], problems: list[Problem]
+        self,
+        settings: Decision,
+        aliases: list[Decision],
+        plan: dict[str, object],
+        problems: list[Problem],
+        doubts: list[Conflict],
     ) -> None:
-        self.settings, self.aliases, self.plan, self.problems = settings, aliases, plan, problems
+        self.settings, self.aliases, self.plan = settings, aliases, plan
+        self.problems, self.doubts = problems, doubts
 
 
 def decide(
@@ -48,9 +56,10 @@ def decide(
     rules = [one for place in placed for one in held([place], current.get(place[1].pattern.name), situation)]
     if not rules:
         return None
-    origin, start = _inherited(index, situation, environ, honoured, planning.variable(backend))
+    origin, start, giver = _inherited(index, situation, environ, honoured, planning.variable(backend))
     words = [_word(one) for one in rules if one.layer >= start]
-    return _Meeting(layers, situation, environ, backend, origin, words, rules[-1]).outcome(theirs)
+    brought = None if giver is None else layers[giver.layer].name
+    return _Meeting(layers, situation, environ, backend, origin, brought, words, rules[-1]).outcome(theirs)
 
 
 def _word(one: Held) -> Word:
@@ -65,13 +74,14 @@ def _first_present(names: Sequence[str], environ: Mapping[str, str]) -> str | No
 
 def _inherited(
     index: Index, situation: Situation, environ: Mapping[str, str], honoured: Sequence[str], own: str
-) -> tuple[str | None, int]:
-    """The alias whose settings the child inherits (None: there are none), and the first layer whose options count.
+) -> tuple[str | None, int, Held | None]:
+    """The alias whose settings the child inherits (None: there are none), the first layer whose options count, and the
+    rule that gave the alias its value (None: it is the parent's).
 
     A user's later ``[env]`` rule undoes an earlier profile's ``[allocator]``. What counts as one: a value given to an
     alias by its exact name, a strip of the backend's own variable by its exact name, a rule for ``@torch_alloc``.
     """
-    given: list[tuple[int, int, str]] = []
+    given: list[tuple[int, int, str, Held]] = []
     start = 0
     order = [*honoured, *(alias for alias in settings.ALIASES if alias not in honoured)]
     for rank, alias in enumerate(order):
@@ -84,11 +94,12 @@ def _inherited(
                 start = max(start, one.layer)
         # An `inherit` that finds nothing leaves the alias absent, and says nothing either.
         if rules and rules[-1].entry.pattern.scope == EXACT and rules[-1].rule.action != STRIP and alias in environ:
-            given.append((rules[-1].layer, -rank, alias))
+            given.append((rules[-1].layer, -rank, alias, rules[-1]))
     if given:
-        layer, _, alias = max(given)
-        return alias, max(start, layer)
-    return _first_present(honoured, environ), start
+        layer, _, alias, one = max(given, key=lambda item: item[:2])
+        own_value = environ[alias] == situation.parent.get(alias)
+        return alias, max(start, layer), None if own_value else one
+    return _first_present(honoured, environ), start, None
 
 
 class _Meeting:
@@ -101,12 +112,13 @@ class _Meeting:
         environ: Mapping[str, str],
         backend: str,
         origin: str | None,
+        giver: str | None,
         words: list[Word],
         last: Held,
     ) -> None:
         self.last = last  # whoever speaks of [allocator] last is why the variables move, though no option counts
         self.layers, self.situation, self.environ = layers, situation, environ
-        self.backend, self.origin, self.words = backend, origin, words
+        self.backend, self.origin, self.giver, self.words = backend, origin, giver, words
         self.own = planning.variable(backend)
         self.guessed = situation.facts.guessed or situation.facts.accelerator is None
 
@@ -139,7 +151,7 @@ class _Meeting:
             "text": text or "",
             "declared": {w.selector: options.get(w.selector or "") for w in self.words if w.rule.action != INHERIT},
         }
-        return Allocation(decision, aliases, plan, self.problems(text or "", effective))
+        return Allocation(decision, aliases, plan, *self.findings(text or "", effective))
 
     def note(self) -> str | None:
         if self.guessed:
@@ -194,20 +206,29 @@ class _Meeting:
         created, _ = self.edit(inherited)
         return any(name not in there for name, _ in settings.parse(created or ""))
 
-    def problems(self, text: str, effective: Sequence[Word]) -> list[Problem]:
-        """What torch would refuse, with the rule that brought it: torch itself would say it minutes later."""
+    def findings(self, text: str, effective: Sequence[Word]) -> tuple[list[Problem], list[Conflict]]:
+        """What torch would refuse, with the rule that brought it (torch itself would say so minutes later), and doubts."""
         facts = self.situation.facts
-        findings = settings.validate(
-            settings.parse(text), accelerator=self.backend, torch=facts.torch, torch_npu=facts.torch_npu
-        )
-        problems = []
-        for finding in findings:
-            if finding.severity != "error":
-                continue
+        problems, doubts = [], []
+        for finding in settings.validate_text(
+            text, accelerator=self.backend, torch=facts.torch, torch_npu=facts.torch_npu
+        ):
             word = next((w for w in effective if w.selector == finding.option), None)
-            if word:
+            if finding.severity != "error":
+                doubts.append(Conflict("allocator-option", "warning", finding.text, "torch's own tables", (self.own,)))
+            elif word:
                 problems.append(Problem(self.layers[word.layer].name, f"allocator.{finding.option}", finding.text))
             else:
-                hint = f'strip it ({finding.option} = "strip" in [allocator]) or override it'
-                problems.append(Problem(SHELL, self.origin or self.own, finding.text, hint=hint))
-        return problems
+                hint = f'in [allocator] write {finding.option} = "strip", or override it' if finding.option else ""
+                problems.append(Problem(self.giver or SHELL, self.origin or self.own, finding.text, hint=hint))
+        return problems, doubts
+
+
+def inherited_findings(environ: Mapping[str, str], facts: Facts) -> list[str]:
+    """What torch will refuse in settings that no ``[allocator]`` rule speaks of, and that are therefore passed on."""
+    backend = facts.accelerator or "cuda"
+    name = _first_present(planning.honoured(backend, facts.torch, facts.torch_npu), environ)
+    if name is None:
+        return []
+    found = settings.validate_text(environ[name], accelerator=backend, torch=facts.torch, torch_npu=facts.torch_npu)
+    return [f"{name}: {finding.text}" for finding in found]

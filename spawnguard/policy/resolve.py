@@ -75,7 +75,10 @@ class _Resolver:
             parent=self.parent,
             environ=environ,
             decisions=self.decisions,
-            conflicts=conflicts.find(environ, self.situation.features, self.situation.facts),
+            conflicts=[
+                *conflicts.find(environ, self.situation.features, self.situation.facts),
+                *(allocated.doubts if allocated else ()),
+            ],
             settings=allocated.settings if allocated else None,
             allocator=allocated.plan if allocated else None,
             memory_history=history,
