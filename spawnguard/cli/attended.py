@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from spawnguard.cli.decide import decide
-from spawnguard.cli.usage import UsageError, complain
+from spawnguard.cli.usage import UsageError, complain, note
 from spawnguard.process.screen import SCREEN
 from spawnguard.process.supervise import LATE, OURS
 from spawnguard.process.vigil import Vigil
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spawnguard.process.logs import Pump
     from spawnguard.process.readiness import Probe
     from spawnguard.process.supervise import Supervisor
+    from spawnguard.process.vigil import Start
 else:
     import _signal
 
@@ -57,7 +58,7 @@ class Attended:
     def __init__(self, args: Namespace, command: Sequence[str]) -> None:
         self.args = args
         self.name = args.name or os.path.basename(command[0])
-        self.probe = _probe(args.ready)
+        self.probe = _probe(args.ready, command, quiet=args.quiet)
         through_us = self.probe is not None or args.log is not None or args.log_prefix is not None
         if args.require_bootstrap and args.no_bootstrap:
             raise UsageError("--require-bootstrap and --no-bootstrap exclude each other")
@@ -89,7 +90,17 @@ class Attended:
             run_dir=self.prepared.run_dir,
             require=args.require_bootstrap,
             quiet=args.quiet,
+            start=self._start(command),
         )
+
+    def _start(self, command: Sequence[str]) -> Start | None:
+        """The phases of an engine that is known, if there is something to wait for and its lines come through us."""
+        if self.probe is None or self.pump is None:
+            return None
+        from spawnguard.servers import detect
+
+        engine = detect(command)
+        return None if engine is None else engine.start(self.pump.tail)
 
     def waiting(self, supervisor: Supervisor) -> Vigil:
         """The command exists, and is about to run."""
@@ -150,17 +161,26 @@ def _unbuffered() -> dict[str, dict[str, dict[str, str]]]:
     return UNBUFFERED
 
 
-def _probe(text: str | None) -> Probe | None:
+def _probe(text: str | None, command: Sequence[str], *, quiet: bool) -> Probe | None:
     if text is None:
         return None
     from spawnguard.process.probes import parse_ready
 
     try:
         probe = parse_ready(text)
+        return _of_server(command, quiet=quiet) if isinstance(probe, str) else probe
     except ValueError as error:
         raise UsageError(f"--ready: {error}") from None
-    if isinstance(probe, str):  # the servers know their own commands: their verb of finding out comes with them
-        raise UsageError(
-            "--ready auto: this command is not known; write http://HOST:PORT/PATH, tcp://HOST:PORT or log:REGEX"
-        )
-    return probe
+
+
+def _of_server(command: Sequence[str], *, quiet: bool) -> Probe:
+    """``auto``: how the engine that the command starts is asked. Raises ValueError."""
+    from spawnguard.servers import detect
+
+    engine = detect(command)
+    if engine is None:
+        raise ValueError("auto: this command is not known; write http://HOST:PORT/PATH, tcp://HOST:PORT or log:REGEX")
+    readiness = engine.readiness(command)
+    if readiness.note:
+        note(readiness.note, quiet=quiet)
+    return readiness.probe

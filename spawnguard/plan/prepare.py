@@ -9,7 +9,7 @@ import os
 
 from spawnguard.errors import ConflictError, PolicyError
 from spawnguard.plan import block
-from spawnguard.plan.policies import Policy
+from spawnguard.plan.policies import Loader, Policy
 from spawnguard.policy.conflicts import Conflict
 from spawnguard.policy.facts import Facts
 
@@ -74,7 +74,7 @@ def prepare(
     from the interpreter that will run, if a rule asks for them. Raises PolicyError, ConflictError (``allow`` holds the
     names that are let through; ``strict`` makes warnings errors) and, for what exec would refuse, PolicyError.
     """
-    layers = as_policy(policy).with_env(env)
+    layers = with_features(as_policy(policy), argv).with_env(env)
     parent = block.snapshot() if environ is None else dict(environ)
     if facts is None:
         facts = known_facts(layers, argv, parent, cwd=cwd, accelerator=accelerator)
@@ -102,6 +102,18 @@ def prepare(
     if problems:
         raise PolicyError(problems)
     return prepared
+
+
+def with_features(policy: Policy, argv: Sequence[str]) -> Policy:
+    """What an engine's command line says about the child (``--enable-sleep-mode``) as one more layer of features."""
+    from spawnguard.plan.engines import features_of
+
+    name, features = features_of([os.fsdecode(word) for word in argv])
+    if not features:
+        return policy
+    loader = Loader()
+    loader.add_mapping({"features": features}, f"{name}'s command line", checked=False)
+    return Policy((*policy.layers, *loader.policy().layers))
 
 
 def known_facts(

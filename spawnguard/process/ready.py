@@ -37,8 +37,7 @@ def wait_ready(child: Child, timeout: float | None) -> None:
     with child._line() as line:
         state = readiness.wait_ready(wait, ended=child._is_dead, ended_fd=line if line >= 0 else None)
     if state == READY:
-        child.becomes_ready = None
-        _require_bootstrap(child)
+        became_ready(child)
     elif child._is_dead():
         child._wait(child._is_over, time.monotonic() + 10)  # its last lines are complete then
         child._status()
@@ -47,7 +46,9 @@ def wait_ready(child: Child, timeout: float | None) -> None:
         raise child._error(NotReady, f"is not ready: {child._probe}", phase=wait.phase)
 
 
-def _require_bootstrap(child: Child) -> None:
+def became_ready(child: Child) -> None:
+    """Nothing is to be waited for any more. Raises ChildFailed if a report that was required is missing."""
+    child.becomes_ready = None
     problems = reports.require(child.reports()) if child._requires else []
     if problems:
         raise child._error(ChildFailed, "runs without what was required: " + "; ".join(problems))

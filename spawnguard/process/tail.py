@@ -13,6 +13,11 @@ from ..policy.secrets import printable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
+    from typing import Protocol
+
+    class Follower(Protocol):
+        def offer(self, line: bytes) -> None: ...
+
 
 KEPT = 200  # lines; an error shows 100
 _WIDTH = 4096  # bytes that are kept of one line
@@ -70,7 +75,7 @@ class Tail:
         self._lock = allocate_lock()
         self._lines: deque[bytes] = deque(maxlen=kept)
         self._open: dict[int, bytes] = {}  # the unfinished line of each stream
-        self._watches: list[Watch] = []
+        self._watches: list[Follower] = []
         self._expected: dict[re.Pattern[str], bool] = {}  # whether it has been seen
         self._last = 0.0
 
@@ -122,7 +127,14 @@ class Tail:
                 watch.offer(line)
             return watch
 
-    def forget(self, watch: Watch) -> None:
+    def follow(self, follower: Follower) -> None:
+        """Gives it each line, the kept ones first, in whichever thread they come; until it is forgotten."""
+        with self._lock:
+            self._watches.append(follower)
+            for line in self._lines:
+                follower.offer(line)
+
+    def forget(self, watch: Follower) -> None:
         with self._lock:
             self._watches.remove(watch)
 

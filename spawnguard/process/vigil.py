@@ -15,12 +15,19 @@ from .witness import Witness, memory_killer, oom_kills
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, Protocol
 
     from .logs import Pump
     from .progress import Progress
     from .readiness import Probe, Wait
     from .wire import Wish
+
+    class Start(Protocol):
+        """What knows more of a start than the probe: words for its last line, and somewhere to write it all down."""
+
+        def words(self, line: str) -> str | None: ...
+        def settle(self, run_dir: str | None, ready: float | None) -> str: ...
+
 
 WAITING, READY, LATE, REFUSED = "waiting", "ready", "late", "refused"  # the first three are readiness's
 
@@ -32,8 +39,8 @@ class Vigil:
 
     ``name`` of the run, ``program`` that runs, ``probe`` (None: nothing is waited for), ``limit`` seconds, ``environ`` the
     command's, ``run_dir`` its directory, ``require`` that its processes report what was asked of them. ``quiet`` leaves
-    out what is no error. After ``step`` said READY it still notes deaths. What only a wait or a failure needs is
-    imported then.
+    out what is no error. ``start`` knows the phases of a server that is known. After ``step`` said READY it still notes
+    deaths. What only a wait or a failure needs is imported then.
     """
 
     def __init__(
@@ -48,9 +55,11 @@ class Vigil:
         run_dir: str | None = None,
         require: bool = False,
         quiet: bool = False,
+        start: Start | None = None,
     ) -> None:
         self.name, self.program, self.probe, self.limit, self.pump = name, program, probe, limit, pump
         self.environ, self.run_dir, self.require, self.quiet = dict(environ or {}), run_dir, require, quiet
+        self._start = start
         self.started = time.monotonic()
         self.state = WAITING
         self.problem = ""  # why it was refused
@@ -76,7 +85,11 @@ class Vigil:
                 from .progress import Progress
 
                 self._progress = Progress(
-                    self._wait, self.name, tail=tail, count=lambda: len(processes([keeper], without=[keeper]))
+                    self._wait,
+                    self.name,
+                    tail=tail,
+                    count=lambda: len(processes([keeper], without=[keeper])),
+                    phase=self._start.words if self._start else None,
                 )
         self._look()
         return self
@@ -111,6 +124,7 @@ class Vigil:
         if self.state != WAITING:
             self._look()
             self._wait.close()
+            self._settle()
             if self._progress is not None:
                 self._progress.ready() if self.state == READY else self._progress.close()
         return self.state
@@ -135,6 +149,7 @@ class Vigil:
         from .obituary import Obituary
 
         self.close()
+        self._settle()
         ready = None if self.probe is None else self.state == READY
         deaths = self._witness.deaths() if self._witness is not None else []
         try:
@@ -147,7 +162,7 @@ class Vigil:
                     code=code,
                     elapsed=time.monotonic() - self.started,
                     ready=ready,
-                    phase=self._wait.phase if self._wait is not None and ready is False else "",
+                    phase=self._words() if ready is False else "",
                     late=self.state == LATE,
                     problem=self.problem,
                     deaths=deaths,
@@ -162,6 +177,19 @@ class Vigil:
             )
         finally:
             self.end()
+
+    def _settle(self) -> None:
+        if self._start is not None:
+            problem = self._start.settle(self.run_dir, time.monotonic() - self.started if self.state == READY else None)
+            if problem and not self.quiet:
+                from .screen import SCREEN
+
+                SCREEN.say(f"spawnguard: {problem}")
+
+    def _words(self) -> str:
+        known = self._start.words("") if self._start is not None else None
+        asked = self._wait.phase if self._wait is not None else ""
+        return f"{known}; {asked}" if known and asked else known or asked
 
     def missing(self) -> list[str]:
         """What the bootstrap did not prove, though it was required; one sentence each."""
