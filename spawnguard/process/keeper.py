@@ -49,6 +49,25 @@ def keep(link: int, launcher: int) -> None:
         posix._exit(status)
 
 
+def step_aside() -> None:
+    """Go on as the caller's grandchild; the child stays for its `wait`, and holds nothing.
+
+    As a Ray worker exits it kills its children, and only those, with SIGKILL (core_worker.cc, KillChildProcs; ray #33976):
+    a keeper among them could not end what has left the command's group. A grandchild sees the worker's end, as ever.
+    """
+    pid = posix.fork()
+    if pid == 0:
+        return
+    status = 1
+    try:
+        posix.setpgid(0, 0)
+        posix.closerange(0, 3)
+        close_all_but(())
+        status = posix.waitpid(pid, 0)[1]
+    finally:
+        posix._exit(status >> 8 or status & 0x7F)
+
+
 class Keeper:
     def __init__(self, link: int, launcher: int) -> None:
         fill_closed()
@@ -485,4 +504,6 @@ def drain(fd: int) -> None:
 
 
 if __name__ == "__main__":
+    if b"RAY_RAYLET_PID" in posix.environ:
+        step_aside()
     keep(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,1 @@
+"""Launchers that have a Python API of their own: `spawnguard.integrations.ray`."""
