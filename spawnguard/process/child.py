@@ -67,7 +67,7 @@ class Child:
         self._requires = False
         self._link = link
         self._keeper = keeper
-        self._executed = self._gone = self._over = self._foreign = False
+        self._executed = self._over = self._foreign = False
         self._broken = ""
         self._failure: tuple[str, int] | None = None
         self._waiting = 0
@@ -91,7 +91,7 @@ class Child:
         if not self._wait(lambda: self.returncode is not None, limit):
             assert timeout is not None
             raise subprocess.TimeoutExpired([os.fsdecode(word) for word in self.args], timeout)
-        self._wait(lambda: self._gone, min(limit, time.monotonic() + 10))  # what it left is being ended: milliseconds
+        self._wait(lambda: self._over, min(limit, time.monotonic() + 10))  # what it left is being ended: milliseconds
         status = self._status()
         assert status is not None
         return status
@@ -215,7 +215,6 @@ class Child:
         elif word == "broken":
             self._broken = " ".join(rest)
         elif word == "gone":
-            self._gone = True
             self.left = tuple(map(int, rest))
 
     def _close_if_over(self) -> None:

@@ -259,7 +259,7 @@ class Terminal:
     def send(self, text: str) -> None:
         os.write(self.fd, text.encode())
 
-    def expect(self, pattern: str, within: float = 60.0) -> re.Match[str]:
+    def expect(self, pattern: str, within: float = 15.0) -> re.Match[str]:
         """The next match in what the terminal shows. Fails with all that it showed."""
         limit = time.monotonic() + within
         while True:
@@ -283,6 +283,14 @@ class Terminal:
 
     def foreground(self) -> int:
         return os.tcgetpgrp(self.fd)
+
+    def wait_until_not_in_front(self, group: int, within: float = 60.0) -> int:
+        """The group in the foreground once it is another one. Nothing tells of that change, so it is looked at."""
+        limit = time.monotonic() + within
+        while (now := self.foreground()) == group:
+            assert time.monotonic() < limit, f"group {group} is still in the foreground"
+            select.select([], [], [], 0.01)
+        return now
 
     def flags(self) -> int:
         """The terminal's local modes (ICANON, ECHO, ISIG, …)."""
