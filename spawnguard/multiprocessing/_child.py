@@ -15,14 +15,11 @@ if TYPE_CHECKING:
 def prepare(boot: "dict[str, Any]") -> None:
     """Does what the parent asks for. ``boot`` may hold
 
-    ``life``: the descriptor of the pipe that ends with the parent; under forkserver its place among those sent.
     ``forked``: this is a fork server's child. ``overlay``: variables to set, or to remove with None.
     ``hook``: the bootstrap's file and plan. ``contexts``: pickled, the contexts that stand in for standard ones.
     ``sys_path``: the parent's.
     """
     forked = boot.get("forked", False)
-    if "life" in boot:
-        _die_with_parent(_inherited(boot["life"]) if forked else boot["life"])
     if forked:
         sys.modules["_spawnguard_server"].after_fork()
         for name, value in boot.get("overlay", {}).items():
@@ -62,29 +59,3 @@ def _report_again() -> None:
         if hook.complete(name):
             hook._done.discard(name)
             hook._imported(name)
-
-
-def _inherited(place: int) -> int:
-    from multiprocessing import forkserver
-
-    fds: Any = forkserver.get_inherited_fds()
-    return int(fds[place])
-
-
-def _die_with_parent(life: int) -> None:
-    """SIGKILL from the kernel when the last writer of ``life``, our parent, is gone: with the GIL held as well.
-
-    PR_SET_PDEATHSIG would fire when the parent's *thread* ends, and under forkserver it would watch the wrong process.
-    """
-    import fcntl
-
-    own = os.getpid()
-    fcntl.fcntl(life, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-    fcntl.fcntl(life, fcntl.F_SETOWN, own)
-    fcntl.fcntl(life, fcntl.F_SETSIG, 9)
-    fcntl.fcntl(life, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    try:
-        os.read(life, 1)
-    except BlockingIOError:
-        return
-    os.kill(own, 9)  # it ended before we were armed

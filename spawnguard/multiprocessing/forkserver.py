@@ -18,6 +18,7 @@ from multiprocessing import connection, forkserver, popen_forkserver, util
 from . import _cpython, launch
 from .context import overlay_of
 from .environment import encode, hook_file, plan_for
+from .life import Life, close
 from .popen import send
 
 TYPE_CHECKING = False
@@ -48,35 +49,36 @@ class Popen(popen_forkserver.Popen):
         _refuse_exec_time(overlay, settings.preload)
         environ = launch.decide(settings, {})
         server = servers.get(environ, settings.preload)
-        boot, end, life = launch.boot(environ), None, -1
-        boot["forked"] = True
+        life = Life() if settings.on_parent_death else None
+        boot = {**launch.boot(environ), "forked": True}
         if overlay:
             boot["overlay"] = overlay
-        ours: list[int] = []
+        ours: tuple[int, ...] = ()
         try:
-            if settings.on_parent_death:
-                life, end = launch.ends.open()
-                boot["life"] = self.duplicate_for_child(life)
+            if life is not None:
+                self.duplicate_for_child(life.theirs)
             buffer = io.BytesIO()
             launch.child_data(process_obj, self.method, boot, self, buffer)
             sentinel, data = server.connect_to_new_process(self._fds)
-            ours += [sentinel, os.dup(data)]  # the copy is the child's sentinel of its parent
+            ours = (sentinel, data)
         except BaseException:
-            launch.close(ours, end)
+            if life is not None:
+                life.sent()
+            close(ours, life)
             raise
-        finally:
-            if end is not None:
-                os.close(life)
         self.sentinel = sentinel
-        self.finalizer = launch.when_gone(self, ours, end)
-        send(data, buffer)
-        os.close(data)
+        self.finalizer = util.Finalize(self, close, (ours, life))
         try:
             self.pid = forkserver.read_signed(sentinel)
         except EOFError:
             from .errors import PreloadFailed
 
+            if life is not None:
+                life.sent()
             raise PreloadFailed(settings.preload, "it ended before it had started the child") from None
+        if life is not None:
+            life.arm(self.pid)
+        send(data, buffer)  # our end stays open: it is the child's sentinel of its parent
         server.started(self)
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:

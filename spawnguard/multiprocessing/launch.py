@@ -10,7 +10,7 @@ import errno
 import os
 import subprocess
 import sys
-from multiprocessing import reduction, util
+from multiprocessing import reduction
 
 from spawnguard.errors import PolicyError
 from spawnguard.plan.block import check_sizes, snapshot
@@ -138,48 +138,3 @@ def server_program(config_fd: int) -> str:
     """The text for ``python -c`` that becomes a fork server, told the rest through this descriptor."""
     names = {"__name__": "_spawnguard_server", "path": _SERVER_FILE, "config": config_fd}
     return f"{_cpython.NO_CURRENT_DIRECTORY}exec({_RUN + 'main(config)'!r}, {names!r})"
-
-
-class Ends:
-    """The parent's ends of the pipes by which its children know that it lives: nothing is ever written to them.
-
-    A pipe of its own, not the one that brings the data: the kernel signals each write to an armed pipe, and it may do
-    so after the reader has the data (fs/pipe.c: kill_fasync comes after the lock is released), which would kill the
-    child of a busy parent.
-    """
-
-    def __init__(self) -> None:
-        self._open: set[int] = set()
-        # A forked child of the program that held such an end would keep the others from seeing that the parent died.
-        os.register_at_fork(after_in_child=self._drop_all)
-
-    def open(self) -> tuple[int, int]:
-        """(the child's end, our end); ours is given back by ``close``."""
-        theirs, ours = os.pipe()
-        self._open.add(ours)
-        return theirs, ours
-
-    def close(self, ours: int) -> None:
-        self._open.discard(ours)
-        os.close(ours)
-
-    def _drop_all(self) -> None:
-        for end in self._open:
-            os.close(end)
-        self._open.clear()
-
-
-ends = Ends()
-
-
-def when_gone(popen: object, fds: Sequence[int], end: int | None) -> util.Finalize:
-    """Closes ``fds`` and the end of the life pipe when ``popen`` is closed or collected."""
-    return util.Finalize(popen, close, args=(tuple(fds), end))
-
-
-def close(fds: Sequence[int], end: int | None) -> None:
-    """Closes what the parent holds of a child: descriptors, and its end of the life pipe."""
-    for fd in fds:
-        os.close(fd)
-    if end is not None:
-        ends.close(end)

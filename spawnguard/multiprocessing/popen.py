@@ -8,11 +8,12 @@ from __future__ import annotations
 import io
 import os
 import threading
-from multiprocessing import popen_spawn_posix, spawn
+from multiprocessing import popen_spawn_posix, spawn, util
 
 from . import _cpython, launch
 from .context import overlay_of
 from .environment import encode
+from .life import Life, close
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,31 +36,31 @@ class Popen(popen_spawn_posix.Popen):
         settings = self._settings
         environ = launch.decide(settings, overlay_of(process_obj))
         tracker = launch.tracker_fd()
-        boot, end, life = launch.boot(environ), None, -1
-        if settings.on_parent_death:
-            life, end = launch.ends.open()
-            boot["life"] = life
-        opened = [] if end is None else [life]
-        ours: list[int] = []
+        life = Life() if settings.on_parent_death else None
+        ours: tuple[int, ...] = ()
+        theirs: tuple[int, ...] = ()
         try:
             buffer = io.BytesIO()
-            launch.child_data(process_obj, self.method, boot, self, buffer)
+            launch.child_data(process_obj, self.method, launch.boot(environ), self, buffer)
             sentinel, child_writes = os.pipe()
-            ours.append(sentinel)
-            opened.append(child_writes)
             child_reads, data = os.pipe()
-            ours.append(data)
-            opened.append(child_reads)
-            argv = _argv(tracker, child_reads)
-            self.pid = launch.execute(argv, encode(environ), [*self._fds, tracker, *opened])
+            ours, theirs = (sentinel, data), (child_reads, child_writes)
+            fds = [*self._fds, *theirs, tracker]
+            if life is not None:
+                fds.append(life.theirs)
+            self.pid = launch.execute(_argv(tracker, child_reads), encode(environ), fds)
         except BaseException:
-            launch.close(ours, end)
+            if life is not None:
+                life.sent()
+            close(ours, life)
             raise
         finally:
-            for fd in opened:
+            for fd in theirs:
                 os.close(fd)
         self.sentinel = sentinel
-        self.finalizer = launch.when_gone(self, ours, end)
+        self.finalizer = util.Finalize(self, close, (ours, life))
+        if life is not None:
+            life.arm(self.pid)
         send(data, buffer)  # our end stays open: it is the child's sentinel of its parent
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:

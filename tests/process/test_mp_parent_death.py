@@ -33,7 +33,15 @@ def nested(method):
     process.start()
     process.join()
 
+def ends_early(life, pid):
+    print(pid, flush=True)
+    sys.stdin.readline()
+    os.kill(os.getpid(), signal.SIGKILL)
+
 def main(method, case):
+    if case == "early":
+        from spawnguard.multiprocessing.life import Life
+        Life.arm = ends_early
     context = mp.get_context(method, on_parent_death=None if case == "outlives" else "kill")
     if case == "nested":
         process = context.Process(target=nested, args=(method,))
@@ -138,27 +146,12 @@ if __name__ == "__main__":
     assert script(code) == "0 0 0 0\n" * 2
 
 
-def test_a_parent_that_is_gone_before_the_child_is_armed(script: Callable[..., str]) -> None:
-    code = """
-import os, sys
-import spawnguard.multiprocessing as mp
-from spawnguard.multiprocessing import launch
-
-def never(path):
-    open(path, "w").close()
-
-if __name__ == "__main__":
-    process = mp.Process(target=never, args=(sys.argv[1],))
-    stock = launch.child_data
-
-    def ends_here(*args):                       # what the child reads is complete, and then its parent is gone
-        stock(*args)
-        launch.ends._drop_all()
-
-    launch.child_data = ends_here
-    process.start()
-    process._popen.wait()
-    print(process.exitcode, os.path.exists(sys.argv[1]))
-    os._exit(0)                                 # the ends are closed twice otherwise
-"""
-    assert script(code, "made-by-the-child") == "-9 False\n"
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_parent_that_ends_before_it_has_armed_the_child(program: Callable[..., Any], method: str) -> None:
+    parent = program(method, "early")
+    child = os.pidfd_open(int(parent.ready))
+    try:
+        parent.say("now")
+        assert select.select([child], [], [], 20)[0], "the child outlived its parent"
+    finally:
+        os.close(child)
