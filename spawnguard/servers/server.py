@@ -13,7 +13,7 @@ from .question import Health, Question, ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from types import TracebackType
     from typing import Any
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .engine import Readiness
     from .order import Order
     from .phases import Phases
-    from .watch import Event
+    from .watch import Watch
 
 STARTING_GRACE = 5.0  # seconds; a server that is still starting loses the signal more often than not (vLLM: 2 of 2)
 
@@ -132,11 +132,16 @@ class Server:
         """Ask it once, now; true if it is healthy. ValueError for a role without an endpoint."""
         return ask(self._question())
 
-    def watch(self, every: float = 5.0, timeout: float | None = None) -> Iterator[Event]:
-        """What happens to it from now on, as it happens: see ``servers.watch``. Ends with it, or after ``timeout`` seconds."""
-        from .watch import watch
+    def watch(self, every: float = 5.0, timeout: float | None = None) -> Watch:
+        """An iterator over what happens to it from now on, as it happens: Events ``died`` (a process of its tree),
+        ``unhealthy``, ``healthy`` (again) and, the last, ``ended``.
 
-        return watch(self, every, timeout)
+        Health is asked ``every`` seconds, and after each death. The iterator blocks; it ends with the server, or after
+        ``timeout`` seconds.
+        """
+        from .watch import Watch
+
+        return Watch(self, every, timeout)
 
     def stop(self, grace: float | None = None) -> int | None:
         """End it and its whole tree; returns its status when they are gone and the port is free.

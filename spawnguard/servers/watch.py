@@ -52,35 +52,52 @@ class Event:
         return f"<{self.kind}: {self.text}>"
 
 
-def watch(server: Server, every: float, timeout: float | None) -> Iterator[Event]:
-    """`Server.watch`."""
-    look = _Look(server, every)
-    deadline = FOREVER if timeout is None else time.monotonic() + timeout
-    try:
-        while not look.over:
-            yield from look.step()
-            if time.monotonic() >= deadline or look.over:
-                return
-            look.sleep(deadline)
-    finally:
-        look.close()
+class Watch:
+    """`Server.watch`: an iterator over Events, whose watching begins now. ``close`` it, or let it go, to end it earlier."""
 
-
-class _Look:
-    def __init__(self, server: Server, every: float) -> None:
+    def __init__(self, server: Server, every: float, timeout: float | None) -> None:
         self.server, self.every = server, every
-        self.over = False
+        self._deadline = FOREVER if timeout is None else time.monotonic() + timeout
         self._witness = Witness(server.child.pid, server.child.processes)
         self._witness.look()
         self._told = 0
+        self._over = False
         self._healthy = True
+        self._events: list[Event] = []
         self._question: Question | None = None
         self._due = time.monotonic() if server._readiness.health else FOREVER
 
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        while not self._events:
+            if self._over:
+                self.close()
+                raise StopIteration
+            self._events += self.step()
+            if not self._events and not self._over:
+                self._over = time.monotonic() >= self._deadline
+                self._sleep()
+        return self._events.pop(0)
+
+    def close(self) -> None:
+        """May be called twice."""
+        self._over = True
+        if self._question is not None:
+            self._question.close()
+            self._question = None
+        self._witness.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_due"):
+            self.close()
+
     def step(self) -> Iterator[Event]:
+        """What has happened since the last step. Never blocks."""
         child = self.server.child
         if child._is_dead():
-            self.over = True
+            self._over = True
             child._wait(child._is_over, time.monotonic() + 10)
             error = None if self.server._stopping else self.server._failed(first_death(self._witness))
             yield Event(ENDED, how(child.returncode), status=child.returncode, error=error)
@@ -112,10 +129,12 @@ class _Look:
             self._due = time.monotonic() + (self.every if health else min(self.every, _SICK))
         return health
 
-    def sleep(self, deadline: float) -> None:
+    def _sleep(self) -> None:
+        if self._over:
+            return
         now = time.monotonic()
         pause = self._question.pause() if self._question else self._due - now
-        pause = max(0.0, min(pause, deadline - now))
+        pause = max(0.0, min(pause, self._deadline - now))
         poll = select.poll()
         with self.server.child._line() as line:
             if line < 0:
@@ -124,8 +143,3 @@ class _Look:
             for fd, events in (*self._witness.descriptors(), *(self._question.descriptors() if self._question else ())):
                 poll.register(fd, events)
             poll.poll(None if pause == FOREVER else pause * 1000 + 0.5)
-
-    def close(self) -> None:
-        if self._question is not None:
-            self._question.close()
-        self._witness.close()

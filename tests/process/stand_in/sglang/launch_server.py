@@ -16,6 +16,7 @@ import traceback
 from stand_in import Answers, Options, bound, die_with_parent, import_torch, say, serve, set_title, stay
 
 WARM = 0.3  # seconds from the open port to the first healthy answer
+LOOKS = 0.5  # seconds between two looks whether its children live
 GENERATES = 1.0  # seconds that a question to /health takes
 
 
@@ -92,7 +93,9 @@ def main(words: list[str]) -> None:
     stopping.wait(WARM)
     warm.set()
     say("[2026-11-30 22:55:43] The server is fired up and ready to roll!")
-    stopping.wait()
+    while not stopping.wait(LOOKS):  # sglang/srt/utils/watchdog.py: SubprocessWatchdog
+        if not all(one.is_alive() for one in children):
+            os.kill(os.getpid(), signal.SIGQUIT)
     for one in children:
         one.kill()
         one.join()
