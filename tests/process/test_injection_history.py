@@ -15,6 +15,9 @@ NPU_PATH = os.pathsep + os.path.join(os.path.dirname(__file__), "fake_torch", "n
 WISH = {"max_entries": 1000, "stacks": "python"}
 
 
+OUT = "torch.cuda.memory.allocate(1 << 50)"
+
+
 def python(code: str) -> list[str]:
     return [sys.executable, "-c", textwrap.dedent(code)]
 
@@ -66,6 +69,31 @@ def test_a_forked_child_records_for_itself(bootstrap: Any, tmp_path: Path) -> No
     assert [each["settings"][-1]["outcome"] for each in (parent, child)] == ["pending", "applied"]
 
 
+def test_a_wish_without_options_is_a_wish(bootstrap: Any) -> None:
+    from spawnguard.plan.bootstrap import plan_text
+
+    plan = plan_text(bootstrap.run_dir, None, {})
+    bootstrap.run(python("import torch; torch.cuda.init()"), bootstrap.injected(plan))
+    assert bootstrap.outcomes == [{"allocator": "not-declared", "memory_history": "applied"}]
+    assert bootstrap.calls[-2].startswith("record all all all ")
+
+
+def test_asked_again_in_a_child_of_a_fork_server_it_records_once(bootstrap: Any, tmp_path: Path) -> None:
+    code = f"""
+        import os, torch
+        if os.fork() == 0:
+            import _spawnguard_hook as hook
+            hook._done.discard("torch")
+            hook._imported("torch")
+            {OUT}
+        os.wait()
+        """
+    bootstrap.run(python(code), planned(bootstrap, tmp_path))
+    assert [each["memory_history"] for each in bootstrap.outcomes] == ["pending", "applied"]
+    assert len([call for call in bootstrap.calls if call.startswith("record")]) == 1
+    assert dumps(tmp_path) == ["oom.pickle"]
+
+
 def test_a_cpu_build_is_a_reported_no_op(bootstrap: Any, tmp_path: Path) -> None:
     environ = {**planned(bootstrap, tmp_path), "FAKE_TORCH": "cpu"}
     assert bootstrap.run(python("import torch"), environ).status == 0
@@ -110,7 +138,6 @@ def test_no_exit_dump_where_the_device_was_never_used(bootstrap: Any, tmp_path: 
     assert dumps(tmp_path) == []
 
 
-OUT = "torch.cuda.memory.allocate(1 << 50)"
 NO_OBSERVER = "del torch._C._cuda_attach_out_of_memory_observer"
 DEATHS = {
     "unhandled": f"import torch\n{OUT}",

@@ -9,15 +9,28 @@ from typing import Any
 
 import pytest
 
+from spawnguard import child
 from spawnguard.process.reports import require
 
 NPU_PATH = os.pathsep + os.path.join(os.path.dirname(__file__), "fake_torch", "npu")
+HOOK = os.path.join(os.path.dirname(child.__file__), "inject", "_spawnguard_hook.py")
 TEXT = "expandable_segments:True"
 
 
 def python(code: str, *options: str) -> list[str]:
     return [sys.executable, *options, "-c", textwrap.dedent(code)]
 
+
+# How spawnguard.multiprocessing starts it, with what the preparation data say.
+PREPARED = f"""
+        import importlib.util, os, sys
+        hook = sys.modules.get("_spawnguard_hook")
+        if hook is None:
+            spec = importlib.util.spec_from_file_location("_spawnguard_hook", {HOOK!r})
+            hook = sys.modules["_spawnguard_hook"] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(hook)
+        hook.install(os.environ.pop("PLAN"), "preparation")
+""".strip()
 
 IMPORTS = {
     "import torch": "import torch",
@@ -130,10 +143,7 @@ def test_torch_that_was_there_before_the_bootstrap(bootstrap: Any) -> None:
     code = f"""
         import torch
         torch._C.configuration()
-        import os, sys
-        sys.path.insert(0, {os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))!r})
-        from spawnguard.child.start import start
-        start(os.environ.pop("PLAN"))
+        {PREPARED}
         print(torch._C.configuration()["expandable_segments"])
         """
     environ = {**bootstrap.environ, "PLAN": bootstrap.plan()}
@@ -146,10 +156,7 @@ def test_torch_that_was_there_before_the_bootstrap(bootstrap: Any) -> None:
 
 def test_a_plan_from_the_preparation_data_takes_the_place_of_the_environments(bootstrap: Any) -> None:
     code = f"""
-        import os, sys
-        sys.path.insert(0, {os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))!r})
-        from spawnguard.child.start import start
-        start(os.environ.pop("PLAN"))
+        {PREPARED}
         import torch
         print([type(finder).__name__ for finder in sys.meta_path].count("Finder"))
         """

@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from . import _spawnguard_hook as hook
     from . import _spawnguard_npu as npu
     from . import _spawnguard_report as report
-elif __package__:
-    from . import _spawnguard_allocator as allocator
-    from . import _spawnguard_fields as fields
-    from . import _spawnguard_history as history
-    from . import _spawnguard_hook as hook
-    from . import _spawnguard_npu as npu
-    from . import _spawnguard_report as report
 else:
     import _spawnguard_hook as hook
 

@@ -34,7 +34,7 @@ class Recorder:
     """One process's recording: how to start it, where its snapshots go, and what has happened so far."""
 
     def __init__(self, torch: ModuleType, of: str, wish: dict[str, Any], run: str | None) -> None:
-        self.torch, self.kind = torch, of
+        self.torch, self.kind, self.wish = torch, of, wish
         self.device: Any = getattr(torch, "cuda" if of == "rocm" else of, None)
         self.memory: Any = getattr(self.device, "memory", None)
         self.directory: str | None = wish.get("dump") or (os.path.join(run, "memory") if run else None)
@@ -53,6 +53,11 @@ class Recorder:
         if self.left:
             reason += "; not passed on, since torch has no such option everywhere: " + ", ".join(self.left)
         return allocator.outcome(SETTING, word, self.requested, effective, reason)
+
+    def waiting(self) -> Outcome:
+        if self.pid:
+            return self.say("already", "recording", "this process records already")
+        return self.say("pending", None, "recording begins when the device is first used")
 
     def lacks(self) -> Outcome | None:
         """Why this torch cannot record, or None."""
@@ -204,6 +209,9 @@ def arm(torch: ModuleType, of: str, wish: dict[str, Any], run: str | None, later
     lacks = new.lacks()
     if lacks is not None:
         return lacks
+    if recorder is not None and recorder.wish == wish and not recorder.called_off and recorder.pid in (0, os.getpid()):
+        # Asked again in a child of a fork server, say: what waits for the device was forked along.
+        return recorder.waiting()
     recorder = new
 
     def begin() -> None:
@@ -216,4 +224,4 @@ def arm(torch: ModuleType, of: str, wish: dict[str, Any], run: str | None, later
     if new.device.is_initialized():
         return new.start()
     new.device._lazy_call(begin)
-    return new.say("pending", None, "recording begins when the device is first used")
+    return new.waiting()

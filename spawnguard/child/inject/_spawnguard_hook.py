@@ -72,10 +72,6 @@ def dealt_with(name: str) -> bool:
 
 def load(name: str) -> "ModuleType":
     """A module of ours that lies beside this one; the directory itself is no longer on ``sys.path``."""
-    if __package__:  # spawnguard.child.inject: this process has the whole of spawnguard
-        import importlib
-
-        return importlib.import_module("." + name, __package__)
     if name in sys.modules:
         return sys.modules[name]
     import importlib.util
