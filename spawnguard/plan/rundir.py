@@ -190,19 +190,25 @@ def _is_called(directory: str, ref: str) -> bool:
     return len(parts) in (2, 3) and all(part.isdigit() for part in parts[1:])
 
 
-def _runs(environ: Mapping[str, str]) -> Iterator[str]:
+def _runs(environ: Mapping[str, str], before: float | None = None) -> Iterator[str]:
+    """Our runs; with ``before`` (seconds since the epoch) those whose directory has not changed since."""
     for base in _bases(environ):
         status = _status(base)
         if status is None or not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
             continue
         try:
-            names = os.listdir(base)
+            with os.scandir(base) as entries:
+                found = list(entries)
         except OSError:
             continue
-        for name in names:
-            status = _status(os.path.join(base, name))
-            if status is not None and stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
-                yield os.path.join(base, name)
+        for entry in found:
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:  # another launcher sweeps too
+                continue
+            ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            if ours and (before is None or status.st_mtime < before):
+                yield entry.path
 
 
 def _status(path: str) -> os.stat_result | None:
@@ -225,7 +231,7 @@ def sweep(environ: Mapping[str, str], now: float | None = None) -> list[str]:
     """
     now = time.time() if now is None else now
     removed = []
-    for path in _runs(environ):
+    for path in _runs(environ, before=now - KEPT):
         if now - _changed(path) > KEPT and not _alive(path):
             import shutil
 

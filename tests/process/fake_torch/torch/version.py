@@ -1,4 +1,4 @@
 from torch import BUILD
 
-cuda = None if BUILD in ("cpu", "rocm") else "13.0"
-hip = "7.0.1" if BUILD == "rocm" else None
+cuda = None if BUILD in ("cpu", "rocm", "rocm6") else "13.0"
+hip = {"rocm": "7.0.1", "rocm6": "6.4.2"}.get(BUILD)
