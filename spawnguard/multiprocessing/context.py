@@ -111,6 +111,7 @@ class _Context(_CleanTracker):
 
     _name: str
     settings: Settings
+    Process: type[_Process]
 
     def __init__(self, settings: Settings) -> None:
         raise NotImplementedError
@@ -147,7 +148,7 @@ class _Context(_CleanTracker):
         return type(self), (self.settings,)
 
 
-class SpawnContext(_Context, standard.SpawnContext):
+class SpawnContext(_Context, standard.SpawnContext):  # type: ignore[misc]  # its Process takes env=
     """Starts fresh interpreters."""
 
     def __init__(self, settings: Settings) -> None:
@@ -160,7 +161,7 @@ class SpawnContext(_Context, standard.SpawnContext):
         return Popen(process_obj, self.settings)
 
 
-class ForkServerContext(_Context, standard.ForkServerContext):
+class ForkServerContext(_Context, standard.ForkServerContext):  # type: ignore[misc]  # its Process takes env=
     """Forks from clean servers, one for each computed environment."""
 
     def __init__(self, settings: Settings) -> None:
@@ -181,7 +182,7 @@ class Process(_Process, standard.Process):
 
     @staticmethod
     def _Popen(process_obj: BaseProcess) -> Any:
-        return default.get_context().Process._Popen(process_obj)
+        return default.get_context()._popen(process_obj)
 
 
 class DefaultContext(_CleanTracker, standard.DefaultContext):
@@ -189,12 +190,13 @@ class DefaultContext(_CleanTracker, standard.DefaultContext):
     choice for the standard module is neither read nor changed."""
 
     Process = Process
-    _actual_context: Any  # made at the first use, which a child that only imports its main module never comes to
+    # Made at the first use, which a child that only imports its main module never comes to.
+    _actual_context: SpawnContext | ForkServerContext | None
 
     def __init__(self) -> None:
         self._actual_context = None
 
-    def get_context(
+    def get_context(  # type: ignore[override]  # there is no fork here, and there are options
         self,
         method: str | None = None,
         *,
@@ -203,7 +205,7 @@ class DefaultContext(_CleanTracker, standard.DefaultContext):
         allow: Container[str] = (),
         preload: Iterable[str] = (),
         on_parent_death: OnParentDeath | None = _UNSET,
-    ) -> Any:
+    ) -> SpawnContext | ForkServerContext:
         """A context whose children each get an environment decided at their ``start()``; without arguments the default.
 
         ``method``: ``spawn`` or ``forkserver``, None the default one; ``fork`` is refused. ``policy``: a ``Policy``, or
@@ -255,7 +257,7 @@ def make_context(
     allow: Container[str] = (),
     preload: Iterable[str] = (),
     on_parent_death: Any = _UNSET,
-) -> Any:
+) -> SpawnContext | ForkServerContext:
     """A new context; ``DefaultContext.get_context`` says what the options mean."""
     if method == "fork":
         from .errors import ForkRefused

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 
 from spawnguard.plan.block import snapshot, to_block
 
@@ -28,12 +29,13 @@ OFF = "SPAWNGUARD_BOOTSTRAP"
 class Environment:
     """How to decide: the policy's result, then ``overlay`` (None removes)."""
 
-    __slots__ = ("_facts", "_run_dir", "allow", "overlay", "policy")
+    __slots__ = ("_facts", "_lock", "_run_dir", "allow", "overlay", "policy")
 
     def __init__(self, policy: Policy | None, overlay: Overlay, allow: Container[str] = ()) -> None:
         self.policy, self.overlay, self.allow = policy, dict(overlay), allow
         self._facts: dict[object, Facts] = {}
         self._run_dir: str | None = None
+        self._lock = threading.Lock()
 
     def with_overlay(self, overlay: Overlay) -> Environment:
         return Environment(self.policy, {**self.overlay, **overlay}, self.allow)
@@ -68,16 +70,17 @@ class Environment:
         if facts is None:
             facts = known_facts(self.policy, argv, environ, cwd=None, accelerator=None)
             self._facts[key] = facts
-        prepared = prepare(
-            argv,
-            policy=self.policy,
-            env=changes,
-            environ=environ,
-            facts=facts,
-            allow=self.allow,
-            run_dir=self._run_dir,
-        )
-        self._run_dir = prepared.run_dir
+        with self._lock:  # one run directory, made by the first start that needs it
+            prepared = prepare(
+                argv,
+                policy=self.policy,
+                env=changes,
+                environ=environ,
+                facts=facts,
+                allow=self.allow,
+                run_dir=self._run_dir,
+            )
+            self._run_dir = prepared.run_dir
         return prepared.environ
 
 

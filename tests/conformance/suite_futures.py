@@ -19,6 +19,6 @@ def names():
     return [f"{package.name}.test_{part}" for part in PARTS]
 
 
-def load_tests(loader, tests, pattern):
+def load_tests(loader, *_):
     loader.testNamePatterns = METHODS
     return unittest.TestSuite(loader.loadTestsFromName(name) for name in names())
