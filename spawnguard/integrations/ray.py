@@ -76,8 +76,9 @@ def runtime_env(
     ``policy``: a profile's name, a file, a list of them, or a Policy; files have to be on every node, by the same
     absolute path. ``allocator``: options of torch's allocator. ``env`` sets (a text) or removes (None) variables.
     ``base``: the user's own runtime_env; its ``env_vars``, ``PYTHONPATH`` and ``working_dir`` count, and the policy is
-    asked after them. ``allow``, ``accelerator``: as the options of `spawnguard exec`. ``python`` (this interpreter) and
-    ``program`` (how spawnguard is started) are paths on the nodes. ``run_dir``: where the workers of a node report to.
+    asked after them. ``allow``, ``accelerator``: as the options of `spawnguard exec`.
+    ``python`` (None: this interpreter) and ``program`` (None: ``python -I -m spawnguard``) start the worker and
+    spawnguard on the nodes; ``run_dir`` is where the workers of a node report to.
 
     Unless ``verify`` is False it is tried here once, ``timeout`` seconds at most: with a wrapper that fails Ray starts
     workers again and again, and the task waits for ever. `check` tries it on every node.
@@ -154,10 +155,9 @@ def _refuse_overwriting(base: Mapping[str, Any]) -> None:
 
 
 def _program(python: str) -> list[str]:
-    """How spawnguard is started beside that interpreter. Never ``python -m`` alone: it would import from the worker's
-    working_dir, whose ``json.py`` may be the user's."""
-    script = os.path.join(os.path.dirname(python), "spawnguard")
-    return [script] if os.access(script, os.X_OK) else [python, "-I", "-m", "spawnguard"]
+    """How spawnguard is started beside that interpreter: isolated, since Ray puts the user's working_dir on PYTHONPATH and
+    starts us in it, and a ``tomli.py`` of the user's would be imported instead of the real one. The worker is not."""
+    return [python, "-I", "-m", "spawnguard"]
 
 
 def _wrapper(runtime_env: Mapping[str, Any]) -> str:
