@@ -22,6 +22,8 @@ def main(config_fd: int) -> None:
 
     with open(config_fd, "rb") as stream:
         config = pickle.load(stream)
+    for name in ("listener", "alive", "status"):
+        os.set_inheritable(config[name], False)  # nothing that a preload starts may keep them open
     sys.path[:] = config["sys_path"]
     sys.modules["_spawnguard_server"] = _module()
     reason = ""

@@ -13,6 +13,7 @@ import pickle
 import socket
 import threading
 import weakref
+from contextlib import contextmanager
 from multiprocessing import connection, forkserver, popen_forkserver, util
 
 from . import _cpython, launch
@@ -23,11 +24,12 @@ from .popen import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from multiprocessing.process import BaseProcess
     from typing import Any
 
     from .context import Settings
+    from .environment import Overlay
 
 # Servers whose children have all ended are given up beyond this many: an idle one costs memory, a new one time.
 _MOST_SERVERS = 8
@@ -48,7 +50,11 @@ class Popen(popen_forkserver.Popen):
         overlay = overlay_of(process_obj)
         _refuse_exec_time(overlay, settings.preload)
         environ = launch.decide(settings, {})
-        server = servers.get(environ, settings.preload)
+        with servers.use(environ, settings.preload) as server:
+            self._start(process_obj, environ, overlay, server)
+
+    def _start(self, process_obj: BaseProcess, environ: dict[str, str], overlay: Overlay, server: Server) -> None:
+        settings = self._settings
         life = Life() if settings.on_parent_death else None
         boot = {**launch.boot(environ), "forked": True}
         if overlay:
@@ -104,7 +110,7 @@ class Server(forkserver.ForkServer):
         self._children: weakref.WeakSet[Popen] = weakref.WeakSet()  # one that nobody holds has nobody to tell
 
     def ensure_running(self) -> None:
-        """Nothing: ``Servers.get`` has seen to it. Called by CPython's ``connect_to_new_process``."""
+        """Nothing: ``Servers.use`` has seen to it. Called by CPython's ``connect_to_new_process``."""
 
     def start(self) -> None:
         """Starts it and waits until it has preloaded. PreloadFailed with its reason if it can't serve."""
@@ -198,11 +204,12 @@ class Server(forkserver.ForkServer):
 class Slot:
     """The place of one server; its lock is held while the server starts, which can take as long as importing torch."""
 
-    __slots__ = ("lock", "server")
+    __slots__ = ("lock", "server", "users")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.server: Server | None = None
+        self.users = 0  # starts that are under way
 
 
 class Servers:
@@ -217,35 +224,43 @@ class Servers:
         self._slots: dict[tuple[object, ...], Slot] = {}
         self._leaving: list[Server] = []
 
-    def get(self, environ: Mapping[str, str], preload: tuple[str, ...]) -> Server:
-        """The server for this environment, started now if there is none or it is gone."""
+    @contextmanager
+    def use(self, environ: Mapping[str, str], preload: tuple[str, ...]) -> Iterator[Server]:
+        """The server for this environment, started now if there is none or it is gone; it stays during the block."""
         launch.tracker_fd()  # CPython's connect asks for it: from us it starts clean
         key = (tuple(sorted(environ.items())), preload, _cpython.executable())
         with self._lock:
             slot = self._slots.pop(key, None) or Slot()
             self._slots[key] = slot  # the latest used comes last
-        with slot.lock:
-            server = slot.server
-            if server is None or not server.is_usable():
-                if server is not None:
-                    self._leaving.append(server)
-                slot.server = None
-                server = Server(environ, preload)
-                server.start()
-                slot.server = server
-        self._tidy()
-        return server
+            slot.users += 1
+        try:
+            with slot.lock:
+                if slot.server is None or not slot.server.is_usable():
+                    self._renew(slot, environ, preload)
+                server = slot.server
+            assert server is not None
+            yield server
+        finally:
+            with self._lock:
+                slot.users -= 1
+                self._tidy()
+
+    def _renew(self, slot: Slot, environ: Mapping[str, str], preload: tuple[str, ...]) -> None:
+        if slot.server is not None:
+            with self._lock:
+                self._leaving.append(slot.server)
+            slot.server = None
+        server = Server(environ, preload)
+        server.start()
+        slot.server = server
 
     def _tidy(self) -> None:
-        with self._lock:
-            for key in list(self._slots)[:-_MOST_SERVERS]:
-                slot = self._slots[key]
-                if slot.lock.acquire(blocking=False):
-                    if slot.server is not None and slot.server.is_idle():
-                        self._leaving.append(slot.server)
-                        del self._slots[key]
-                    slot.lock.release()
-            self._leaving = [server for server in self._leaving if not _has_left(server)]
+        for key in list(self._slots)[:-_MOST_SERVERS]:
+            slot = self._slots[key]
+            if slot.users == 0 and (slot.server is None or slot.server.is_idle()):
+                del self._slots[key]
+                self._leaving += [slot.server] if slot.server is not None else []
+        self._leaving = [server for server in self._leaving if not _has_left(server)]
 
 
 def _has_left(server: Server) -> bool:
