@@ -72,31 +72,31 @@ def _is_tracker(process: psutil.Process) -> bool:
 # -- whole trees ------------------------------------------------------------------------------------------------------
 
 # A leader, a child in its group, one in a session of its own, one that double-forked away; all ignore SIGTERM. The
-# first line names them all; "closed" makes them close every descriptor first, which must not disarm anything.
+# first line names them all, in this order; "closed" makes them close every descriptor first, which must not disarm anything.
 TREE = """
 import os, signal, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 reader, writer = os.pipe()
-def live():
-    os.write(writer, b"%d\\n" % os.getpid())
+def live(place):
+    os.write(writer, b"%d %d\\n" % (place, os.getpid()))
     if "closed" in sys.argv:
         os.closerange(3, 1024)
     while True:
         signal.pause()
 if not os.fork():
-    live()
+    live(1)
 if not os.fork():
     os.setsid()
-    live()
+    live(2)
 if not os.fork():
     os.setsid()
     if not os.fork():
-        live()
+        live(3)
     os._exit(0)
 pids = b""
 while pids.count(b"\\n") < 3:
     pids += os.read(reader, 100)
-print("TREE", os.getpid(), *pids.decode().split(), flush=True)
+os.write(1, b" ".join([b"TREE", b"%d" % os.getpid(), *(line.split()[1] for line in sorted(pids.splitlines()))]) + b"\\n")
 if "quit" in sys.argv:
     sys.stdin.readline()
     os._exit(9)
@@ -123,12 +123,14 @@ class Watched:
         """Those that are still alive when all are dead, or after that many seconds."""
         limit = time.monotonic() + within
         living = dict(self._fds)
-        while living and time.monotonic() < limit:
+        while living:
             poller = select.poll()
             for fd in living.values():
                 poller.register(fd, select.POLLIN)
             ended = {fd for fd, _ in poller.poll(max(0.0, limit - time.monotonic()) * 1000)}
             living = {pid: fd for pid, fd in living.items() if fd not in ended}
+            if not ended:
+                break
         return sorted(living)
 
     def close(self) -> None:

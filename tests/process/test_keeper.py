@@ -234,7 +234,8 @@ def test_standard_streams_that_are_closed_stay_closed(root: Path, mark: Mapping[
 def test_the_reader_sees_the_end_of_what_the_command_closed(reading: Any) -> None:
     """The keeper holds none of the command's streams, nor what was passed to it."""
     reader, writer = os.pipe()
-    child, output = reading("sh", "-c", f"exec >&- {writer}>&-; exec sleep 1000", pass_fds=[writer])
+    code = f"import os, time; os.close(1); os.close({writer}); time.sleep(1000)"
+    child, output = reading(sys.executable, "-c", code, pass_fds=[writer])
     os.close(writer)
     assert output.read() == ""
     assert os.read(reader, 1) == b""
@@ -514,10 +515,16 @@ def test_in_a_pid_namespace(root: Path, tree_code: str, mark: Mapping[str, str],
     assert done.stdout == b"nobody is left\n"
 
 
-TRACKED = """
-import os, sys, time
-from multiprocessing import shared_memory
+TRACKED = r"""
+import os, re, sys, time
+from multiprocessing import resource_tracker, shared_memory
 memory = shared_memory.SharedMemory(create=True, size=1000)
+tracker = resource_tracker._resource_tracker._pid
+while True:  # until it has got that far that it ignores SIGTERM: starting, it would need more than its half second
+    status = open(f"/proc/{tracker}/status").read()
+    if int(re.search(r"SigIgn:\t(\w+)", status)[1], 16) & 1 << 14:
+        break
+    time.sleep(0.01)
 print(memory.name, os.getpid(), flush=True)
 time.sleep(1000)
 """
