@@ -124,14 +124,23 @@ def known_facts(
         return Facts(accelerator=accelerator) if accelerator else Facts(guessed=True)
     from spawnguard.plan.facts import find_facts
 
-    # The child's PATH decides which Python runs; rules that need no facts have decided it already.
-    child = policy.resolve(parent, Facts(guessed=True)).environ if argv else dict(parent)
-    found = find_facts(argv or ["python3"], child, cwd=cwd)
+    found = find_facts(argv or ["python3"], _without_facts(policy, parent) if argv else parent, cwd=cwd)
     if accelerator:
         return Facts(accelerator=accelerator, torch=found.torch, torch_npu=found.torch_npu)
     if found.accelerator is None:  # a Python without torch: known, and its name for the settings is CUDA's
         return Facts(accelerator="cpu", guessed=found.guessed)
     return found
+
+
+def _without_facts(policy: Policy, parent: Mapping[str, str]) -> Mapping[str, str]:
+    """The child's environment as far as rules that need no facts decide it: its PATH says which Python will run.
+
+    ``[allocator]`` is left out: its options must not be judged by a build that is only guessed.
+    """
+    try:
+        return Policy(layer.without_allocator() for layer in policy.layers).resolve(parent, Facts(guessed=True)).environ
+    except PolicyError:
+        return parent  # the resolution with the facts says so, and everything else with it
 
 
 def stop_on_conflicts(conflicts: Iterable[Conflict], allow: Container[str], *, strict: bool) -> None:

@@ -108,6 +108,13 @@ class Layer:
         self.unmatched, self.keep = unmatched, tuple(keep)
         self.features, self.secrets = tuple(features), tuple(secrets)
 
+    def without_allocator(self) -> Layer:
+        """The same layer as if it said nothing of ``[allocator]``."""
+        return Layer(
+            self.name, env=self.env, unmatched=self.unmatched, keep=self.keep, features=self.features,
+            secrets=self.secrets,
+        )  # fmt: skip
+
 
 class Decision:
     """What became of one variable, and why.
