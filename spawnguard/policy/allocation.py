@@ -13,7 +13,7 @@ from spawnguard.policy.parts import Word, edit_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from spawnguard.policy.conditions import Situation
     from spawnguard.policy.facts import Facts
@@ -42,9 +42,16 @@ class Allocation:
 
 
 def decide(
-    layers: Sequence[Layer], index: Index, situation: Situation, environ: Mapping[str, str]
+    layers: Sequence[Layer],
+    index: Index,
+    situation: Situation,
+    environ: Mapping[str, str],
+    read: Callable[[Held], str | None],
 ) -> Allocation | None:
-    """None if no ``[allocator]`` rule holds: then its variables are plain ones. ``environ`` is what ``[env]`` gave."""
+    """None if no ``[allocator]`` rule holds: then its variables are plain ones. ``environ`` is what ``[env]`` gave.
+
+    ``read`` gives a rule's value, expanded.
+    """
     placed = [(number, entry) for number, layer in enumerate(layers) for entry in layer.allocator]
     if not placed:
         return None
@@ -57,13 +64,13 @@ def decide(
     if not rules:
         return None
     origin, start, giver = _inherited(index, situation, environ, honoured, planning.variable(backend))
-    words = [_word(one) for one in rules if one.layer >= start]
+    words = [_word(one, read) for one in rules if one.layer >= start]
     brought = None if giver is None else layers[giver.layer].name
     return _Meeting(layers, situation, environ, backend, origin, brought, words, rules[-1]).outcome(theirs)
 
 
-def _word(one: Held) -> Word:
-    word = Word(one)
+def _word(one: Held, read: Callable[[Held], str | None]) -> Word:
+    word = Word(one, read)
     word.selector = word.pattern.name
     return word
 
@@ -216,6 +223,8 @@ class _Meeting:
             word = next((w for w in effective if w.selector == finding.option), None)
             if finding.severity != "error":
                 doubts.append(Conflict("allocator-option", "warning", finding.text, "torch's own tables", (self.own,)))
+            elif word and word.value is None and word.rule.value is not None:
+                continue  # it could not be expanded, which was said
             elif word:
                 problems.append(Problem(self.layers[word.layer].name, f"allocator.{finding.option}", finding.text))
             else:

@@ -14,6 +14,12 @@ class Unset(LookupError):
         super().__init__(name)
         self.name = name
 
+    def hint(self) -> str:
+        """What to do about it: set it, or, if a shell would read more into the name than we do, say so."""
+        if self.name.strip("_").replace("_", "").isalnum():
+            return f"set it, or give a fallback: ${{{self.name}:-text}}"
+        return "a policy knows ${NAME} and ${NAME:-text}, nothing else of what a shell knows; a literal ${ is $${"
+
 
 def pieces(text: str) -> Iterator[tuple[str, str | None, str | None]]:
     """(literal text before, name or None, fallback or None) in order. ValueError for a ``${`` that is not closed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tomli
 
 from spawnguard.errors import Problem
+from spawnguard.policy import expand
 from spawnguard.policy.model import EXACT, INHERIT, STRIP, Entry, Layer, Pattern
 from spawnguard.policy.patterns import check_name, fits, parse_pattern
 from spawnguard.policy.problems import Report, kind, near
@@ -73,7 +74,7 @@ def load_mapping(
         where,
         env=_env(_table(mapping, "env", report), literal, report, checked=not shipped),
         allocator=_allocator(_table(mapping, "allocator", report), literal, report),
-        memory_history=_history(mapping, report),
+        memory_history=_history(mapping, literal, report),
         unmatched=unmatched if unmatched in (INHERIT, STRIP) else None,
         keep=_keep(_strings(mapping, "keep", report), report),
         features=_strings(mapping, "features", report),
@@ -152,7 +153,7 @@ def _allocator(table: Mapping[str, Any], literal: bool, report: Report) -> list[
     return entries
 
 
-def _history(mapping: Mapping[str, Any], report: Report) -> Mapping[str, object] | None:
+def _history(mapping: Mapping[str, Any], literal: bool, report: Report) -> Mapping[str, object] | None:
     if "memory_history" not in mapping:
         return None
     table = _table(mapping, "memory_history", report)
@@ -165,4 +166,12 @@ def _history(mapping: Mapping[str, Any], report: Report) -> Mapping[str, object]
             report(path, f"{key} is a {kind(wanted())}, not a {kind(value)}", "")
         elif isinstance(value, int) and wanted is int and value <= 0:
             report(path, f"{key} is a number over 0", "")
-    return dict(table)
+        elif isinstance(value, str) and key == "dump" and not literal:
+            try:
+                expand.names_in(value)
+            except ValueError as error:
+                report(path, str(error), "a literal ${ is written $${")
+    history = dict(table)
+    if literal and isinstance(history.get("dump"), str):  # it is expanded when it is decided
+        history["dump"] = history["dump"].replace("${", "$${")
+    return history

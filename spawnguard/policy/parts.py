@@ -20,13 +20,24 @@ if TYPE_CHECKING:
 
 
 class Word:
-    """A rule about parts that holds: ``selector`` (None for prepend and append), and its expanded ``value``."""
+    """A rule about parts that holds: ``selector`` (None for prepend and append), and its ``value``.
 
-    __slots__ = ("held", "layer", "pattern", "rule", "selector", "value")
+    ``read`` gives the value, expanded. It is asked once, and only if the rule is used.
+    """
 
-    def __init__(self, held: Held) -> None:
+    __slots__ = ("_value", "held", "layer", "pattern", "read", "rule", "selector")
+
+    def __init__(self, held: Held, read: Callable[[Held], str | None]) -> None:
         self.held, self.layer, self.pattern, self.rule = held, held.layer, held.entry.pattern, held.rule
-        self.selector, self.value = self.pattern.part, self.rule.value
+        self.selector = self.pattern.part
+        self.read: Callable[[Held], str | None] | None = read
+        self._value: str | None = None
+
+    @property
+    def value(self) -> str | None:
+        if self.read is not None:
+            self._value, self.read = self.read(self.held), None
+        return self._value
 
     def rank(self) -> tuple[bool, int, int, bool]:
         """Smaller is more specific: a literal selector, more literal characters, an exact name; strip before inherit."""

@@ -54,6 +54,8 @@ def check_name(name: str, path: Path, report: Report) -> None:
 def fits(pattern: Pattern, rule: Rule, path: Path, report: Report) -> bool:
     """Whether an action can be had for a pattern: what has a value needs a literal name; parts need a kind of value."""
     before = len(report.found)
+    if rule.separator is not None and (pattern.part is not None or rule.edits_parts()) and pattern.scope == EXACT:
+        _fits_separator(pattern, rule.separator, path, report)
     if pattern.part is not None:
         _fits_part(pattern, rule, path, report)
     elif rule.action not in PLAIN and pattern.scope != EXACT:
@@ -80,6 +82,13 @@ def fits(pattern: Pattern, rule: Rule, path: Path, report: Report) -> bool:
     elif rule.separator is not None:
         report(path, "separator is for rules about parts: prepend, append, or NAME[part]", "")
     return len(report.found) == before
+
+
+def _fits_separator(pattern: Pattern, separator: str, path: Path, report: Report) -> None:
+    kind = values.kind_of(pattern.name)
+    if kind is not None and not (isinstance(kind, values.Entries) and kind.joint == separator):
+        what = f"are separated by {kind.joint!r}" if isinstance(kind, values.Entries) else "are options"
+        report(path, f"the parts of {pattern.name} {what}: a separator of its own can't be had", "leave separator out")
 
 
 def _fits_part(pattern: Pattern, rule: Rule, path: Path, report: Report) -> None:

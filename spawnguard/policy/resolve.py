@@ -59,11 +59,16 @@ class _Resolver:
                 after = self.variable(name, None)
                 if after is not None:
                     environ[name] = after
-        allocated = allocation.decide(self.layers, self.index, self.situation, environ)
+        options = Decision(allocation.NAME, None, None)
+        allocated = allocation.decide(
+            self.layers, self.index, self.situation, environ, lambda one: self.value(options, one)
+        )
         if allocated:
+            allocated.settings.hidden = options.hidden
             self.problems += allocated.problems
             for decision in allocated.aliases:
                 self.decisions[decision.name] = decision
+                decision.hidden = decision.hidden or options.hidden
                 environ.pop(decision.name, None)
                 if decision.after is not None:
                     environ[decision.name] = decision.after
@@ -97,9 +102,9 @@ class _Resolver:
         deciding = whole(rules)
         decision = self.whole_variable(name, before, deciding)
         first = deciding[-1].layer if deciding else 0
-        words = [Word(one) for one in rules if one.layer >= first and is_part(one)]
-        if words:
-            self.parts(decision, words)
+        edits = [one for one in rules if one.layer >= first and is_part(one)]
+        if edits:
+            self.parts(decision, [Word(one, lambda one: self.value(decision, one)) for one in edits])
         if self.situation.facts.guessed and any(one.rule.when and one.rule.when.asks_accelerator() for one in rules):
             decision.note = ", ".join(filter(None, (decision.note, "the accelerator is guessed")))
         self.decisions[name] = decision
@@ -167,7 +172,7 @@ class _Resolver:
                     self.layers[one.layer].name,
                     one.entry.pattern.text,
                     f"the value asks for ${{{error.name}}}, which is not set",
-                    hint=f"set it, or give a fallback: ${{{error.name}:-text}}",
+                    hint=error.hint(),
                 )
             )
             return None
@@ -185,8 +190,6 @@ class _Resolver:
         kind = values.kind_of(decision.name, next(iter(separators), None))
         if kind is None:  # an entry that names no separator was refused when it was loaded
             return
-        for word in words:
-            word.value = self.value(decision, word.held)
         if (
             decision.after is None
             and _edit(None, [word for word in words if word.pattern.scope == EXACT], kind)[0] is None
@@ -210,7 +213,7 @@ class _Resolver:
                         value = expand(value, self.parent)
                     except Unset as error:
                         text = f"the value asks for ${{{error.name}}}, which is not set"
-                        self.problems.append(Problem(layer.name, "memory_history.dump", text))
+                        self.problems.append(Problem(layer.name, "memory_history.dump", text, hint=error.hint()))
                 history[key] = value
         return history
 
