@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 
-from spawnguard.cli.options import command_line_layer
+from spawnguard.cli.options import WHERE, command_line_layer
 from spawnguard.cli.usage import note
 from spawnguard.errors import PolicyError
 from spawnguard.plan import block
 from spawnguard.plan.policies import CONFIG, Loader, discover, is_file
 from spawnguard.plan.prepare import prepare
+from spawnguard.policy.model import DEFAULT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,8 +95,12 @@ def _note_decisions(resolution: Resolution, args: Namespace) -> None:
         count = f"{len(changed)} variable{'s' if len(changed) > 1 else ''} you had set"
         more = f" and {len(changed) - MOST_NAMES} more" if len(changed) > MOST_NAMES else ""
         note(f"{count} changed: {', '.join(changed[:MOST_NAMES])}{more} (spawnguard explain says why)")
-    kept = [d.name for d in resolution if d.action == "default" and d.note and d.layer == "command line"]
-    if args.env_file and kept:
+    kept = [
+        d.name
+        for name in sorted(args.env_file_names)
+        if (d := resolution[name]).action == DEFAULT and d.layer == WHERE and d.before is not None and not d.changed
+    ]
+    if kept:
         note(f"kept the environment's value, not the env file's: {', '.join(kept)}")
     for conflict in resolution.conflicts:
         note(f"warning: {conflict}")

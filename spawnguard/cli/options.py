@@ -104,6 +104,7 @@ def command_line_layer(args: Namespace) -> Layer:
     problems: list[Problem] = []
     report = Report()
     entries = [entry for file in args.env_file for entry in _env_file(file, problems)]
+    args.env_file_names = {entry.pattern.name for entry in entries}
     allocator = []
     for option, text in args.rules:
         if option == "--allocator":
@@ -112,8 +113,8 @@ def command_line_layer(args: Namespace) -> Layer:
             entries += _entry(option, text, report)
     layer = Layer(
         WHERE,
-        env=entries,
-        allocator=[entry for entry in allocator if entry],
+        env=_latest(entries),
+        allocator=_latest([entry for entry in allocator if entry]),
         memory_history={} if args.memory_history else None,
         unmatched=args.unmatched,
         keep=[p for text in args.keep if (p := patterns.parse_pattern(_text(text), ("--keep",), report))],
@@ -123,6 +124,12 @@ def command_line_layer(args: Namespace) -> Layer:
     if problems:
         raise PolicyError(problems)
     return layer
+
+
+def _latest(entries: Sequence[Entry]) -> list[Entry]:
+    """Of two options with the same pattern the later counts; each --prepend and --append does."""
+    last = {entry.pattern.text: entry for entry in entries if not entry.rules[0].edits_parts()}
+    return [entry for entry in entries if entry.rules[0].edits_parts() or last[entry.pattern.text] is entry]
 
 
 def _text(word: str) -> str:
