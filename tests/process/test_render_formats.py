@@ -322,3 +322,26 @@ def test_an_entry_point_is_checked_here_and_decided_there(tmp_path: Path) -> Non
     (tmp_path / "spawnguard.toml").write_text('[env]\nA = { override = "1" }\n')
     done = verb(*words, cwd=tmp_path)
     assert (done.returncode, "-p" in done.stderr) == (2, True)
+
+
+# ---- the README's blocks: a command, and behind it what it prints
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PRINTED = re.findall(
+    r"^```sh\n(spawnguard render [^\n]*)\n```\n\n```(?:ini|yaml|dockerfile)\n(.*?)^```$",
+    README,
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@pytest.mark.parametrize(("command", "printed"), PRINTED)
+def test_the_readme_shows_what_is_printed(command: str, printed: str, tmp_path: Path) -> None:
+    script = tmp_path / "spawnguard"
+    script.write_text(f"#!{sys.executable} -I\n{START}\n")
+    script.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", command], env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, cwd="/",
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.replace(str(script), "/usr/local/bin/spawnguard") == printed
