@@ -25,7 +25,7 @@ _MOST = 200  # phases that are kept; workers that take turns could make any numb
 _ERROR = re.compile(
     r"(?:^|[\s\]])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b: .*"
     r"|\S*[Ee]rror: .*|ERROR: ld\.so: .*|\S+: error while loading shared libraries: .*|\S+: symbol lookup error: .*"
-    r"|\S*: No module named .*)$"
+    r"|(?<![^\n])\S*: No module named .*)$"
 )
 
 

@@ -102,4 +102,9 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except BaseException:  # noqa: BLE001 - multiprocessing would wait for the children first, and the engines see to theirs
+        traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(1)

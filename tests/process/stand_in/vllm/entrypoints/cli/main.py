@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 
 from stand_in import Answers, Options, bound, import_torch, say, serve, set_title, stay
 
@@ -92,4 +93,9 @@ def end(engine: multiprocessing.Process) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except BaseException:  # noqa: BLE001 - multiprocessing would wait for the children first, and the engines see to theirs
+        traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(1)
