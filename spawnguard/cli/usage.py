@@ -64,7 +64,8 @@ def guarded(verb: str, words: Sequence[str], *, own: int) -> int:
     module: Any = __import__(f"spawnguard.cli.{verb}", fromlist=["run"])
     try:
         code: int = module.run(list(words))
-        sys.stdout.flush()
+        if sys.stdout is not None:  # started with descriptor 1 closed
+            sys.stdout.flush()
         return code
     except ConflictError as error:
         complain(*(str(conflict) for conflict in error.conflicts))

@@ -19,7 +19,7 @@ from .terminal import Terminal, controlling
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Protocol
 
     from .begin import Begun
@@ -96,6 +96,7 @@ class Supervisor:
         self.status: int | None = None
         self.failure: tuple[str, int] | None = None
         self.broken = ""
+        self.gone = False  # the keeper has said that the tree is
         self.left: list[str] = []
         self.settled = self.late = self.refused = False
         self.terminal: Terminal | None = controlling()
@@ -133,7 +134,7 @@ class Supervisor:
         self._reap()
         if self.keeper_status is None:
             self.keeper_status = os.waitstatus_to_exitcode(os.waitpid(self.begun.keeper, 0)[1])
-        if self.status is None and self.failure is None:
+        if not self.gone:
             self._keeper_died()
         if pump:
             pump.finish()
@@ -163,7 +164,7 @@ class Supervisor:
         elif word == "broken":
             self.broken = " ".join(rest)
         elif word == "gone":
-            self.left = list(rest)
+            self.gone, self.left = True, list(rest)
 
     def _on_pid(self, pid: int, have: Sequence[str]) -> None:
         self.command = pid
@@ -265,11 +266,15 @@ class Supervisor:
             self.link.order(f"sig {_signal.SIGCONT}")  # it could not go while it is stopped
 
     def _reap(self) -> None:
-        for pid, status in reap():
+        self._note(reap())
+
+    def _note(self, dead: Iterable[tuple[int, int]]) -> None:
+        """Of what came to us, which is nothing while the keeper lives, unless we are PID 1."""
+        for pid, status in dead:
             if pid == self.begun.keeper:
                 self.keeper_status = status
-            elif pid == self.command:
-                self.status = status
+            elif pid == self.command and self.status is None and status != -_signal.SIGKILL:
+                self.status = status  # it had ended by itself before the guard could kill it
 
     # -- the terminal, and being stopped --------------------------------------------------------------------------
 
@@ -315,9 +320,7 @@ class Supervisor:
 
     def _keeper_died(self) -> None:
         """The kernel kills the group then; what had left it comes to us, since we are a subreaper too."""
-        for pid, status in end_orphans(self.begun.others, self.command):
-            if pid == self.command and status != -_signal.SIGKILL:
-                self.status = status  # it had ended by itself
+        self._note(end_orphans(self.begun.others, self.command))
 
     def exit_code(self) -> int:
         """Says what has to be said, and dies of the SIGINT that the command died of, so that a shell's loop ends."""
