@@ -22,6 +22,8 @@ def prefix(pattern: str) -> str:
 
 def match(pattern: str, text: str) -> bool:
     """Whether the whole text is what the pattern says. Never exponential: only the last ``*`` is ever tried again."""
+    if pattern == "*":
+        return True
     if "?" in pattern:
         return _match_by_character(pattern, text)
     first, *rest = pattern.split("*")

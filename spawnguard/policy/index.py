@@ -53,9 +53,12 @@ class Index:
     def entries(self, name: str) -> list[Placed]:
         """The entries that name the variable, in layer order, within a layer in the order they were written."""
         placed = self.exact.get(name, NONE)
-        globs = self.anchored + self.floating if name.startswith(self.prefixes) else self.floating
+        anchored = name.startswith(self.prefixes)
+        globs = self.anchored + self.floating if anchored else self.floating
         found = [(number, entry) for pattern, number, entry in globs if glob.match(pattern, name)]
-        return sorted((*placed, *found), key=_layer) if found else placed
+        if not found:
+            return placed
+        return sorted((*placed, *found), key=_layer) if placed or anchored else found
 
 
 def _layer(placed: Placed) -> int:
