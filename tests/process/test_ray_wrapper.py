@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -138,4 +140,6 @@ def test_what_a_ray_worker_kills_as_it_exits_is_not_the_keeper(python: Any) -> N
             assert poll.poll(30_000)
     finally:
         for descriptor in watched:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             os.close(descriptor)

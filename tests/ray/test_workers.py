@@ -154,8 +154,30 @@ def test_the_visible_devices_are_rays_in_the_worker(cluster: Any, look: Look, de
 
 
 @pytest.mark.parametrize("kept", [True, False])
+def test_the_empty_list_of_num_gpus_0_is_as_the_policy_says(cluster: Any, kept: bool) -> None:
+    """Ray's default for long, and RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=1 today: set in the running worker, so a policy for
+    what the worker starts decides."""
+    rule: Any = "inherit" if kept else {"strip": True, "when": {"value": ""}}
+
+    def decided() -> tuple[str | None, str | None]:
+        import os
+
+        import spawnguard
+
+        policy = spawnguard.Policy.load(env={"CUDA_VISIBLE_DEVICES": rule})
+        child = spawnguard.run(
+            ["sh", "-c", 'echo "${CUDA_VISIBLE_DEVICES-absent}"'], policy=policy, stdout=-1, text=True
+        )
+        return os.environ.get("CUDA_VISIBLE_DEVICES"), child.stdout.strip()
+
+    made = runtime_env("torchrun-child", base={"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}})
+    task = cluster.remote(decided).options(runtime_env=made, num_gpus=0)
+    assert cluster.get(task.remote(), timeout=WAIT) == ("", "" if kept else "absent")
+
+
+@pytest.mark.parametrize("kept", [True, False])
 def test_an_empty_list_of_devices_is_as_the_policy_says(cluster: Any, look: Look, kept: bool, tmp_path: Path) -> None:
-    """RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=1 (Ray's default for long) gives num_gpus=0 an empty list, which means: none."""
+    """From env_vars, so before the worker starts: then the worker's own policy decides."""
     policy = tmp_path / "devices.toml"
     rule = '"inherit"' if kept else '{ strip = true, when = { value = "" } }'
     policy.write_text(f"[env]\nCUDA_VISIBLE_DEVICES = {rule}\n")
