@@ -9,7 +9,7 @@ from spawnguard.cli import options
 from spawnguard.cli.decide import load_policy
 from spawnguard.cli.usage import Parser
 from spawnguard.plan import block
-from spawnguard.plan.prepare import known_facts
+from spawnguard.plan.prepare import known_facts, with_features
 from spawnguard.policy.allocation import inherited_findings
 
 TYPE_CHECKING = False
@@ -44,7 +44,7 @@ def run(words: list[str]) -> int:
 def show(args: Namespace, command: Sequence[str]) -> int:
     """Print the decision about ``command`` (empty: the python3 on the child's PATH)."""
     parsed = block.start_environ()
-    policy = load_policy(args, parsed.environ)
+    policy = with_features(load_policy(args, parsed.environ), command)
     facts = known_facts(policy, command, parsed.environ, cwd=None, accelerator=args.accelerator)
     resolution = policy.resolve(parsed.environ, facts)
     if getattr(args, "json", False):

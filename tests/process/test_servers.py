@@ -371,6 +371,33 @@ def test_run_says_that_it_knows_no_such_engine() -> None:
     assert "--ready: auto: this command is not known" in done.stderr
 
 
+def test_explain_sees_what_the_command_line_asks_for() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "spawnguard",
+        "explain",
+        "--no-config",
+        "-p",
+        "vllm-server",
+        "--accelerator",
+        "cuda",
+    ]
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "COLUMNS": "200",
+    }
+    rows = []
+    for more in ([], ["--enable-sleep-mode"]):
+        done = subprocess.run(
+            [*command, "--", "vllm", "serve", "m", *more], env=environ, capture_output=True, text=True
+        )
+        rows.append("expandable_segments" in done.stdout)
+    assert rows == [False, True]
+
+
 def test_no_engine_and_no_torch_is_imported_to_launch_one(script: Any) -> None:
     code = """
 import sys, subprocess

@@ -7,6 +7,7 @@ STAND_IN_COUNT). STAND_IN_TORCH=1: each process that would import torch does.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -14,6 +15,8 @@ import os
 import socket
 import sys
 import threading
+import traceback
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -56,6 +59,17 @@ def say(line: str, fail: type[BaseException] = RuntimeError) -> None:
         stay()
     if SETTINGS["FAIL"] and SETTINGS["FAIL"] in line:
         raise fail(f"the stand-in fails at {SETTINGS['FAIL']!r}, as it was told to")
+
+
+@contextlib.contextmanager
+def or_end() -> Iterator[None]:
+    """An error ends the process at once, as the engines see to it: multiprocessing would wait for the children first."""
+    try:
+        yield
+    except BaseException:  # noqa: BLE001 - not swallowed: it ends
+        traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(1)
 
 
 def stay() -> None:

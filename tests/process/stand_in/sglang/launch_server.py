@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 
-from stand_in import Answers, Options, bound, die_with_parent, import_torch, say, serve, set_title, stay
+from stand_in import Answers, Options, bound, die_with_parent, import_torch, or_end, say, serve, set_title, stay
 
 WARM = 0.3  # seconds from the open port to the first healthy answer
 LOOKS = 0.5  # seconds between two looks whether its children live
@@ -102,9 +102,5 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with or_end():
         main(sys.argv[1:])
-    except BaseException:  # noqa: BLE001 - multiprocessing would wait for the children first, and the engines see to theirs
-        traceback.print_exc()
-        sys.stdout.flush()
-        os._exit(1)

@@ -11,14 +11,18 @@ import os
 import signal
 import sys
 import threading
-import traceback
 
-from stand_in import Answers, Options, bound, import_torch, say, serve, set_title, stay
+from stand_in import Answers, Options, bound, import_torch, or_end, say, serve, set_title, stay
 
 LATER = 1.0  # seconds from the core's death to the exit; the real one takes five
 
 
 def worker(started: object) -> None:
+    with or_end():
+        run_worker(started)
+
+
+def run_worker(started: object) -> None:
     set_title("VLLM::Worker")
     import_torch()
     say(
@@ -32,6 +36,11 @@ def worker(started: object) -> None:
 
 
 def core(started: object) -> None:
+    with or_end():
+        run_core(started)
+
+
+def run_core(started: object) -> None:
     set_title("VLLM::EngineCore")
     import_torch()
     say(f"(EngineCore pid={os.getpid()}) INFO Initializing a V1 LLM engine (v0.32.0) with config: model='tiny'")
@@ -93,9 +102,5 @@ def end(engine: multiprocessing.Process) -> bool:
 
 
 if __name__ == "__main__":
-    try:
+    with or_end():
         main(sys.argv[1:])
-    except BaseException:  # noqa: BLE001 - multiprocessing would wait for the children first, and the engines see to theirs
-        traceback.print_exc()
-        sys.stdout.flush()
-        os._exit(1)
