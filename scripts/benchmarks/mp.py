@@ -115,7 +115,7 @@ def measure(number: int) -> list[Row]:
     if importlib.util.find_spec("torch") is None:
         print("  torch is not installed here (--with-torch): the fork server with torch preloaded is left out")
         return rows
-    times, memory = _run(TORCH, max(number // 5, 7))
+    times, memory = _run(TORCH, max(number // 2, 15))
     base = "standard spawn + import torch"
     rows.append(Row(f"{base}, to user code", "ms", [spawned for spawned, _ in times]))
     ratios = [forked / spawned for spawned, forked in times]
