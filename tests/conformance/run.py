@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -58,6 +59,8 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], metavar="VERSION:SUITE")
     parser.add_argument("interpreters", nargs="+", metavar="VERSION=INTERPRETER")
     options = parser.parse_args()
+    # Ignored in what a shell starts in the background; the suites send it to themselves. A handler is not inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     rows = []
     for version, interpreter in (word.split("=", 1) for word in options.interpreters):
         for suite in SUITES[version]:
