@@ -58,7 +58,8 @@ class Witness:
         known = {process.identity: fd for fd, process in self._living.items()}
         for process in self._processes():
             if process.identity in known:
-                self._living[known[process.identity]] = process  # it may have got another name
+                if process.rss:  # one that is ending has given back its memory, and its name with it
+                    self._living[known[process.identity]] = process  # it may have got another name
                 continue
             if len(self._living) + len(self._deaths) >= _MOST:
                 continue
