@@ -12,10 +12,18 @@ def _begin(plan):
 
 
 def _without(here):
-    # By real path: the entry may be spelled with a link, "./" or a trailing slash. "" is the current directory, a thing
-    # of its own.
-    here = os.path.realpath(here)
-    return [entry for entry in sys.path if not entry or os.path.realpath(entry) != here]
+    # By what it is: the entry may be spelled with a link, "./" or a trailing slash. "" is the current directory, a thing
+    # of its own. One stat an entry: a real path would cost one for each of its components.
+    mine = os.stat(here)
+    return [entry for entry in sys.path if not entry or not _is(mine, entry)]
+
+
+def _is(mine, entry):
+    try:
+        there = os.stat(entry)
+    except OSError:
+        return False
+    return (there.st_ino, there.st_dev) == (mine.st_ino, mine.st_dev)
 
 
 def _leave(here):
@@ -23,7 +31,7 @@ def _leave(here):
     # sitecustomize that is found is this one again.
     try:
         sys.path[:] = _without(here)
-    except Exception:  # an entry that is no string
+    except Exception:  # an entry that is no string, a directory that is gone
         sys.path[:] = [entry for entry in sys.path if entry != here]
     return here not in sys.path
 
