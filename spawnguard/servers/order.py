@@ -56,6 +56,7 @@ class Order:
             _check_model(start, model, options.get("cwd"))
         self._words = [*map(str, start), *map(str, args)]
         said = engine.arguments(self._words)
+        self.notes = list(said.notes)
         for name, value in (("host", host), ("port", port)):
             if value is not None and said.get(name) is not None:
                 raise ValueError(f"{name}={value!r} and --{name} {said.get(name)} are both given")

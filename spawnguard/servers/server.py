@@ -39,7 +39,7 @@ class Server:
         self.order = order
         self.name: str | None = order.options.get("name")
         self.ready_after: float | None = None
-        self.notes: list[str] = []
+        self.notes: list[str] = list(order.notes)
         self._tries = 1
         self._stopping = False
         self.child: Child

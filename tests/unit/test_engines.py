@@ -16,9 +16,6 @@ from spawnguard.policy.features import FEATURES
 from spawnguard.process.tail import Tail
 from spawnguard.servers import detect, sglang, vllm
 
-# Ours beside those that the rules know: what a user's own `when` may ask for.
-ROLES = {"tensor_parallel", "worker_node", "headless", "encoder_only"}
-
 
 def parsed(engine: str, *words: str) -> Arguments:
     return parse(words, engines.table(engine))
@@ -27,7 +24,7 @@ def parsed(engine: str, *words: str) -> Arguments:
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
 def test_the_tables_use_names_that_rules_ask_for(name: str) -> None:
     table = engines.table(name)
-    assert set(table["features"]) <= FEATURES.keys() | ROLES
+    assert set(table["features"]) <= FEATURES.keys()
     known = {"options": table["options"].keys(), "flags": table["flags"].keys()}
     for rules in table["features"].values():
         for rule in rules if isinstance(rules, list) else [rules]:
