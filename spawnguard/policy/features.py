@@ -1,7 +1,8 @@
 """The features that profiles and conflict rules ask for. Pure data.
 
 A feature is a fact about the child that its environment does not tell, so somebody declares it: ``features = […]`` in a
-file, ``--feature NAME``, or an engine's own command line (``plan/engines``). Others than these may be declared, too: a user's own ``when`` may ask for anything.
+file, ``--feature NAME``, or an engine's own command line (``plan/engines``). Others than these may be declared, too: a
+user's own ``when`` may ask for anything.
 """
 
 from __future__ import annotations
