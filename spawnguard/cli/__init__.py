@@ -29,6 +29,9 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     verb = words[0]
     if verb not in VERBS:
-        print(f"spawnguard: no verb is called {verb!r} (known: {', '.join(VERBS)})", file=sys.stderr)
+        from spawnguard.policy.problems import near
+
+        hint = near(verb, VERBS) or f"known: {', '.join(VERBS)}; to start a command: spawnguard run -- COMMAND [ARG…]"
+        usage.complain(f"no verb is called {verb!r} ({hint})")
         return 125 if verb.startswith("-") else 2
     return usage.guarded(verb, words[1:], own=125 if verb in STARTING else 2)

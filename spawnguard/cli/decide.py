@@ -11,6 +11,7 @@ from spawnguard.plan import block
 from spawnguard.plan.policies import CONFIG, Loader, discover, is_file
 from spawnguard.plan.prepare import prepare
 from spawnguard.policy.model import DEFAULT
+from spawnguard.policy.problems import near
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,6 +90,18 @@ def _note_block(parsed: block.Parsed, *, quiet: bool) -> None:
         note(f"dropped from the environment: {'; '.join(parsed.malformed)}", quiet=quiet)
 
 
+def _note_features(resolution: Resolution) -> None:
+    """A feature may have any name; one that no rule asks for and that is nearly a known one is a slip."""
+    from spawnguard.policy.features import FEATURES
+
+    entries = [entry for layer in resolution.layers for entry in (*layer.env, *layer.allocator)]
+    asked = {f for entry in entries for rule in entry.rules if rule.when for f in rule.when.asked_features()}
+    for feature in sorted(resolution.features - asked - FEATURES.keys()):
+        meant = near(feature, FEATURES)
+        if meant:
+            note(f"no rule asks for a feature {feature} ({meant})")
+
+
 def _note_decisions(resolution: Resolution, args: Namespace) -> None:
     changed = [d.name for d in resolution.changes() if d.before is not None]
     if changed:
@@ -102,6 +115,8 @@ def _note_decisions(resolution: Resolution, args: Namespace) -> None:
     ]
     if kept:
         note(f"kept the environment's value, not the env file's: {', '.join(kept)}")
+    if resolution.features:
+        _note_features(resolution)
     for conflict in resolution.conflicts:
         note(f"warning: {conflict}")
     if args.verbose:

@@ -30,6 +30,12 @@ spawnguard VERB --help has the options. -V prints the version.
 """
 
 
+RUN_ALONE = (
+    "--name", "--ready", "--ready-timeout", "--grace", "--stop-timeout", "--stop-signal", "--log", "--log-prefix",
+    "--require-bootstrap",
+)  # fmt: skip
+
+
 def _formatter(prog: str) -> RawDescriptionHelpFormatter:
     # argparse makes one for every option that is added; asked for a width, each would import shutil and its kin.
     return RawDescriptionHelpFormatter(prog, width=110, max_help_position=30)
@@ -56,7 +62,20 @@ class Parser(ArgumentParser):
         )  # fmt: skip
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (spawnguard {self.prog.split()[-1]} --help)")
+        raise UsageError(f"{message}{self._meant(message)} (spawnguard {self.prog.split()[-1]} --help)")
+
+    def _meant(self, message: str) -> str:
+        """What to do about a word that is no option of this verb."""
+        unknown = message.removeprefix("unrecognized arguments: ")
+        if unknown == message:
+            return ""
+        word = unknown.split(" ")[0].partition("=")[0]
+        if word in RUN_ALONE:
+            return f": {word} is an option of run"
+        from spawnguard.policy.problems import near
+
+        hint = near(word, self._option_string_actions)
+        return f": {hint}" if hint else ""
 
 
 def guarded(verb: str, words: Sequence[str], *, own: int) -> int:

@@ -140,6 +140,10 @@ class Loader:
             hint = near(name, profiles()) or f"known: {', '.join(profiles())}; a file's name holds / or ends in .toml"
             if name.isdigit():
                 hint = "-p names a policy; a port belongs to the command, after --"
+            elif os.path.isfile(name):
+                hint = f"for the file write ./{name}"
+            elif os.path.isfile(f"{name}.toml"):
+                hint = f"for the file write {name}.toml"
             self.problems.append(Problem(where or "policy", "", f"no profile is called {name!r}", hint=hint))
             return
         text = self._read(path, where, name)
@@ -165,7 +169,7 @@ class Loader:
     def _read(self, path: str, where: str, ref: str) -> str | None:
         try:
             with open(path, "rb") as file:
-                return file.read().decode("utf-8")
+                return file.read().decode("utf-8-sig")
         except OSError as error:
             why = os.strerror(error.errno or 0)
             self.problems.append(Problem(where or "policy", "extends" if where else "", f"{ref} can't be read: {why}"))

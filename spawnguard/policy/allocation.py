@@ -226,11 +226,18 @@ class _Meeting:
             elif word and word.value is None and word.rule.value is not None:
                 continue  # it could not be expanded, which was said
             elif word:
-                problems.append(Problem(self.layers[word.layer].name, f"allocator.{finding.option}", finding.text))
+                problems.append(_refused(self.layers[word.layer], finding.option, finding.text))
             else:
                 hint = f'in [allocator] write {finding.option} = "strip", or override it' if finding.option else ""
                 problems.append(Problem(self.giver or SHELL, self.origin or self.own, finding.text, hint=hint))
         return problems, doubts
+
+
+def _refused(layer: Layer, option: str, text: str) -> Problem:
+    from spawnguard.policy.locate import line_in
+
+    path = ("allocator", option)
+    return Problem(layer.name, ".".join(path), text, line=line_in(layer.text, path))
 
 
 def inherited_findings(environ: Mapping[str, str], facts: Facts) -> list[str]:

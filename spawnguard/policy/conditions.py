@@ -46,6 +46,9 @@ class Condition:
     def asks_accelerator(self) -> bool:
         return self.accelerator is not None or (self.negated is not None and self.negated.asks_accelerator())
 
+    def asked_features(self) -> set[str]:
+        return {*self.features, *(self.negated.asked_features() if self.negated else ())}
+
     def holds(self, current: str | None, situation: Situation) -> bool:
         """``current`` is the parent's value of what the rule is about (a variable, or an option's), None if it has none.
 

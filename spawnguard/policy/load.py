@@ -10,6 +10,7 @@ import tomli
 
 from spawnguard.errors import Problem
 from spawnguard.policy import expand
+from spawnguard.policy.families import FAMILIES
 from spawnguard.policy.model import EXACT, INHERIT, STRIP, Entry, Layer, Pattern
 from spawnguard.policy.patterns import check_name, fits, parse_pattern
 from spawnguard.policy.problems import Report, kind, near
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
     from spawnguard.policy.problems import Path
 
 TOP = ("extends", "unmatched", "keep", "features", "secrets", "env", "allocator", "memory_history")
+_QUOTES = 'a key of more than letters, digits, _ and - stands in quotes: "HF_*" = "strip"'
+# By how tomli's messages begin.
+TOML_HINTS = (
+    ("Expected '=' after a key", _QUOTES),
+    ("Invalid statement", _QUOTES),
+    ("Invalid value", 'a text stands in quotes: "strip"; true and false are written small'),
+    ("Cannot overwrite", "a key stands once; alternatives for one pattern are a list: [ { … }, { … } ]"),
+)
 HISTORY = {"max_entries": int, "dump": str, "at_exit": bool, "stacks": str, "context": str}
 
 
@@ -40,7 +49,8 @@ def load_text(text: str, where: str, *, table: Sequence[str] = (), shipped: bool
     try:
         document: Any = tomli.loads(text)
     except tomli.TOMLDecodeError as error:
-        problem = Problem(where, "", f"not TOML: {error.msg}", line=error.lineno)
+        hint = next((hint for start, hint in TOML_HINTS if error.msg.startswith(start)), "")
+        problem = Problem(where, "", f"not TOML: {error.msg}", line=error.lineno, hint=hint)
         return Loaded(Layer(where, text=text), (), [problem])
     for key in table:
         document = document.get(key, {}) if isinstance(document, dict) else {}
@@ -58,13 +68,15 @@ def load_mapping(
 ) -> Loaded:
     """A mapping of the same shape as a file. ``literal``: its values are not expanded (they come from Python)."""
     declared = mapping.get("secrets") if isinstance(mapping, dict) else None
-    report = Report([text for text in declared if isinstance(text, str)] if isinstance(declared, list) else ())
+    texts = [text for text in declared if isinstance(text, str)] if isinstance(declared, list) else []
+    report = Report([name for text in texts for name in _named(text)])
     if not isinstance(mapping, dict):
         report((), "a policy is a table", "")
         mapping = {}
     for key in mapping:
         if key not in TOP:
-            report((key,), f"unknown key {key!r}", near(key, TOP) or f"known: {', '.join(TOP)}")
+            known = f"known: {', '.join(TOP)}; rules for variables stand below [env]"
+            report((key,), f"unknown key {key!r}", near(key, TOP) or known)
     unmatched = mapping.get("unmatched")
     if unmatched not in (None, INHERIT, STRIP):
         report(
@@ -78,7 +90,7 @@ def load_mapping(
         unmatched=unmatched if unmatched in (INHERIT, STRIP) else None,
         keep=_keep(_strings(mapping, "keep", report), report),
         features=_strings(mapping, "features", report),
-        secrets=_strings(mapping, "secrets", report),
+        secrets=_secrets(_strings(mapping, "secrets", report), report),
         text=text,
     )
     return Loaded(layer, tuple(_strings(mapping, "extends", report)), _problems(report, where, text, table))
@@ -125,6 +137,19 @@ def _keep(patterns: Iterable[str], report: Report) -> list[Pattern]:
         else:
             kept.append(pattern)
     return kept
+
+
+def _secrets(patterns: Iterable[str], report: Report) -> list[str]:
+    """Names and globs; a family is its members."""
+    secrets: list[str] = []
+    for text in patterns:
+        if not text.startswith("@") or parse_pattern(text, ("secrets",), report) is not None:
+            secrets += _named(text)
+    return secrets
+
+
+def _named(text: str) -> tuple[str, ...]:
+    return FAMILIES.get(text[1:], ()) if text.startswith("@") else (text,)
 
 
 def _env(table: Mapping[str, Any], literal: bool, report: Report, *, checked: bool) -> list[Entry]:

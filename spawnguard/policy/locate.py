@@ -31,6 +31,11 @@ def locator(text: str) -> Callable[[Sequence[str]], int | None]:
     return line_of
 
 
+def line_in(text: str, path: Sequence[str]) -> int | None:
+    """The line of one path of keys; None too if there is no text (the command line's layer, a Python caller's)."""
+    return locator(text)(path) if text else None
+
+
 def _walk(document: Any, text: str) -> dict[tuple[str, ...], int]:
     """tomlkit keeps the keys in order, but no positions: each is searched where a key can stand, after the one before it."""
     lines: dict[tuple[str, ...], int] = {}

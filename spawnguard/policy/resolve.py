@@ -167,14 +167,8 @@ class _Resolver:
         try:
             expanded = expand(rule.value, self.parent)
         except Unset as error:
-            self.problems.append(
-                Problem(
-                    self.layers[one.layer].name,
-                    one.entry.pattern.text,
-                    f"the value asks for ${{{error.name}}}, which is not set",
-                    hint=error.hint(),
-                )
-            )
+            table = "allocator" if decision.name == allocation.NAME else "env"
+            self.problems.append(_unset(error, self.layers[one.layer], (table, one.entry.pattern.text)))
             return None
         if any(is_secret(name, self.secrets) for name in names_in(rule.value)):
             decision.hidden = True
@@ -212,10 +206,17 @@ class _Resolver:
                     try:
                         value = expand(value, self.parent)
                     except Unset as error:
-                        text = f"the value asks for ${{{error.name}}}, which is not set"
-                        self.problems.append(Problem(layer.name, "memory_history.dump", text, hint=error.hint()))
+                        self.problems.append(_unset(error, layer, ("memory_history", key)))
                 history[key] = value
         return history
+
+
+def _unset(error: Unset, layer: Layer, path: tuple[str, str]) -> Problem:
+    """The problem of a value that asks for a variable that is not set."""
+    from spawnguard.policy.locate import line_in
+
+    text = f"the value asks for ${{{error.name}}}, which is not set"
+    return Problem(layer.name, ".".join(path), text, line=line_in(layer.text, path), hint=error.hint())
 
 
 def _leaked(earlier: Sequence[Held]) -> bool:

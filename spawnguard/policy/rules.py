@@ -65,8 +65,9 @@ def _bare(word: str, path: Path, report: Report, *, option: bool) -> Rule | None
     if word in ACTIONS:
         hint = f'write {{ {word} = "…" }}'
     elif not hint:
-        value = "true" if option and word in ("True", "true") else report.quoted(word, path)
-        hint = f"a bare string is an action; for the value write {{ override = {value} }}"
+        plain = option and (word.lower() in ("true", "false") or word.replace(".", "", 1).isdigit())
+        value = word.lower() if plain else f"{{ override = {report.quoted(word, path)} }}"
+        hint = f"a bare string is an action; for the value write {value}"
     report(path, f"unknown action {report.shown(word, path)}", hint)
     return None
 
@@ -82,7 +83,7 @@ def _rule_table(table: Mapping[str, Any], path: Path, literal: bool, report: Rep
             and any(isinstance(v, (str, dict)) for v in table.values())
             and not set(table) & set(RULE_KEYS)
         ):
-            hint = f'if the variable is called {path[-1]}.{key}, quote it: "{path[-1]}.{key}"'
+            hint = f'for a value write {{ override = "…" }}; if the variable is called {path[-1]}.{key}, quote it'
         report((*path, key), f"unknown key {key!r} in a rule", hint or f"known: {', '.join(RULE_KEYS)}")
     actions = [action for action in ACTIONS if action in table]
     if len(actions) != 1:

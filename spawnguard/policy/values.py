@@ -26,7 +26,10 @@ class Entries:
         first, *others = self.separators
         for other in others:
             value = value.replace(other, first)
-        return [entry for entry in value.split(first) if entry]
+        entries = value.split(first)
+        if first == ",":  # "localhost, .corp": blanks beside a comma belong to no entry
+            entries = [entry.strip() for entry in entries]
+        return [entry for entry in entries if entry]
 
     def join(self, entries: Sequence[str]) -> str:
         return self.joint.join(entries)

@@ -181,6 +181,55 @@ def test_the_note_names_what_the_user_had_set_and_no_value() -> None:
     assert spawnguard("exec", "-e", "B=new", "--", "true").stderr == ""
 
 
+def test_the_note_about_an_env_file_names_what_really_stayed(tmp_path: Path) -> None:
+    (tmp_path / "a.env").write_text("KEPT=file\nLEAK=file\nNEW=file\n")
+    (tmp_path / "strip.toml").write_text('[env]\nLEAK = "strip"\n')
+    words = ["-p", "./strip.toml", "--env-file", "a.env", "--default", "OTHER=x", "--", "env"]
+    done = spawnguard("exec", *words, env={"KEPT": "1", "LEAK": "2", "OTHER": "3"}, cwd=tmp_path)
+    assert {"KEPT=1", "LEAK=file", "NEW=file", "OTHER=3"} <= set(done.stdout.splitlines())
+    assert "kept the environment's value, not the env file's: KEPT\n" in done.stderr
+
+
+def test_a_slip_in_a_features_name_is_noted() -> None:
+    words = ["--feature", "sleepmode", "--feature", "sleep_mode", "--feature", "acme"]
+    done = spawnguard("exec", "-p", "vllm-server", *words, "--", "true")
+    assert done.stderr == "spawnguard: no rule asks for a feature sleepmode (did you mean 'sleep_mode'?)\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["exec", "--overide", "A=1", "--", "true"], "did you mean '--override'?"),
+        (["exec", "--ready=tcp://h:1", "--", "true"], "--ready is an option of run"),
+        (["exce", "--", "true"], "did you mean 'exec'?"),
+        (["python", "serve.py"], "spawnguard run -- COMMAND"),
+        (["exec", "-p", "site", "--", "true"], "for the file write site.toml"),
+    ],
+)
+def test_a_wrong_word_is_answered_with_what_was_meant(words: list[str], hint: str, tmp_path: Path) -> None:
+    (tmp_path / "site.toml").touch()
+    done = spawnguard(*words, cwd=tmp_path)
+    assert done.returncode in (2, 125)
+    assert hint in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('HF_* = "strip"', '"HF_*" = "strip"'),
+        ('@torchrun = "strip"', "stands in quotes"),
+        ("A = strip", 'a text stands in quotes: "strip"'),
+        ('A = "strip"\nA = "inherit"', "alternatives for one pattern are a list"),
+    ],
+)
+def test_what_is_no_toml_is_answered_with_what_is(text: str, hint: str, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(f"[env]\n{text}\n")
+    done = spawnguard("exec", "-p", "./a.toml", "--", "true", cwd=tmp_path)
+    assert done.returncode == 125
+    assert f"a.toml:{1 + len(text.splitlines())}: not TOML" in done.stderr
+    assert hint in done.stderr
+
+
 SECRET = "s3cr3t-Value"
 
 
