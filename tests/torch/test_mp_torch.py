@@ -161,7 +161,8 @@ if __name__ == "__main__":
     pid = process.pid
     process.join()
     import json
-    reports = os.path.join(json.loads(context.settings.environment.decide({}, sys.executable)["SPAWNGUARD_PLAN"])["run"], "reports")
+    plan = json.loads(context.settings.environment.decide({}, sys.executable)["SPAWNGUARD_PLAN"])
+    reports = os.path.join(plan["run"], "reports")
     for name in os.listdir(reports):
         if name.startswith(f"{pid}-"):
             for line in open(os.path.join(reports, name)):
