@@ -11,8 +11,8 @@ So it stands alone, single-threaded, on built-in and C modules (`signal`, `socke
 
 The link is a stream socket. To the keeper: the request (see `receive`), then lines: `go`, `sig N` to the command,
 `gsig N` to its group, `end`. To the launcher: `pid N` and what protects here (`guard 0|1` …), `exec` or
-`fail PHASE ERRNO`, `stop N`, `cont`, `exit STATUS` (negative: a signal), `gone PID...` (what would not die), end of
-file.
+`fail PHASE ERRNO`, `stop N`, `cont`, `exit STATUS` (negative: a signal), `gone PID...` (what would not die; 0: it can't be
+named here), end of file.
 """
 
 # No `from __future__ import annotations`: that is one more file to read at each start.
@@ -45,6 +45,8 @@ def keep(link: int, launcher: int) -> None:
         posix.setpgid(0, 0)  # first of all: what is sent to the launcher's group must miss us
         Keeper(link, launcher).run()
         status = 0
+    except Exception as failure:  # noqa: BLE001 - said, on whatever is left of standard error
+        sys.excepthook(type(failure), failure, failure.__traceback__)
     finally:
         posix._exit(status)
 
@@ -117,12 +119,15 @@ class Keeper:
 
         Through the socket, not a memfd: that obeys RLIMIT_FSIZE. The first bytes may carry descriptors (SCM_RIGHTS).
         """
-        data, control, _, _ = self.link.recvmsg(8, _socket.CMSG_SPACE(3 * 4), _socket.MSG_CMSG_CLOEXEC)
-        while missing := 8 - len(data) if len(data) < 8 else 8 + int.from_bytes(data[:8], "big") - len(data):
-            more = self.link.recv(missing)  # no more than that: an order may follow
-            if not more:
-                return None
-            data += more
+        try:
+            data, control, _, _ = self.link.recvmsg(8, _socket.CMSG_SPACE(3 * 4), _socket.MSG_CMSG_CLOEXEC)
+            while missing := 8 - len(data) if len(data) < 8 else 8 + int.from_bytes(data[:8], "big") - len(data):
+                more = self.link.recv(missing)  # no more than that: an order may follow
+                if not more:
+                    return None
+                data += more
+        except ConnectionError:
+            return None
         count, cwd, targets, *rest = data[8:].split(b"\0")
         sent = b"".join(payload for _, _, payload in control)
         for place, target in enumerate(targets.split()):
@@ -178,7 +183,7 @@ class Keeper:
                 poller.register(fd, select.POLLIN)
         ready = poller.poll()
         if self.outbox:
-            self.say()
+            self.send()
         return {fd for fd, event in ready if event & ~select.POLLOUT}
 
     def obey(self) -> bool:
@@ -238,9 +243,12 @@ class Keeper:
         self.error = -1
         self.say("fail " + text if text else "exec")
 
-    def say(self, *lines: str) -> None:
+    def say(self, line: str) -> None:
+        self.outbox += line.encode() + b"\n"
+        self.send()
+
+    def send(self) -> None:
         """Never blocks: a launcher that does not listen must not hold us up."""
-        self.outbox += "".join(line + "\n" for line in lines).encode()
         try:
             while self.outbox:
                 self.outbox = self.outbox[self.link.send(self.outbox, _socket.MSG_NOSIGNAL) :]
@@ -258,7 +266,7 @@ class Keeper:
                 poller.register(self.launcher, select.POLLIN)
             if any(fd == self.launcher for fd, _ in poller.poll()):
                 return
-            self.say()
+            self.send()
 
     # -- the end of the tree --------------------------------------------------------------------------------------
 
@@ -288,7 +296,7 @@ class Keeper:
                 else:
                     signal_it(posix.kill, pid, _signal.SIGKILL)
             if age > BOUND:
-                return sorted(alive)
+                return sorted(alive) or [0]
             wait_for(self.wake[0], 0.05)
 
     def end_group(self) -> set[int]:
