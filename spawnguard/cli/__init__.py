@@ -19,6 +19,7 @@ STARTING = ("run", "exec")
 def main(words: Sequence[str] | None = None) -> int:
     """`spawnguard VERB …`. Returns the exit code; runs in the launcher."""
     words = list(sys.argv[1:] if words is None else words)
+    usage.make_printable(needed=words[:1] not in [[verb] for verb in STARTING])
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage.OVERVIEW, end="")
         return 0 if words else 2

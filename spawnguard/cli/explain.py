@@ -7,7 +7,7 @@ import sys
 
 from spawnguard.cli import options
 from spawnguard.cli.decide import load_policy
-from spawnguard.cli.usage import Parser
+from spawnguard.cli.usage import Parser, make_printable
 from spawnguard.plan import block
 from spawnguard.plan.prepare import known_facts, with_features
 from spawnguard.policy.allocation import inherited_findings
@@ -43,6 +43,7 @@ def run(words: list[str]) -> int:
 
 def show(args: Namespace, command: Sequence[str]) -> int:
     """Print the decision about ``command`` (empty: the python3 on the child's PATH)."""
+    make_printable(needed=True)  # exec and run come here, too
     parsed = block.start_environ()
     policy = with_features(load_policy(args, parsed.environ), command)
     facts = known_facts(policy, command, parsed.environ, cwd=None, accelerator=args.accelerator)

@@ -78,6 +78,15 @@ class Parser(ArgumentParser):
         return f": {hint}" if hint else ""
 
 
+def make_printable(*, needed: bool) -> None:
+    """Standard output takes every text: what its encoding lacks is escaped. Closed, and ``needed``: it goes nowhere."""
+    if sys.stdout is None:
+        if needed:
+            sys.stdout = open("/dev/null", "w")  # noqa: SIM115 - it has to live until the interpreter is gone
+    elif getattr(sys.stdout, "errors", None) in ("strict", "surrogateescape") and hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def guarded(verb: str, words: Sequence[str], *, own: int) -> int:
     """Run one verb. Our own errors become a text on standard error and the exit code ``own``, a conflict's likewise."""
     module: Any = __import__(f"spawnguard.cli.{verb}", fromlist=["run"])

@@ -44,7 +44,10 @@ def make(name: str | None, run_dir: str | None, environ: Mapping[str, str]) -> s
     """
     check_name(name)
     if run_dir is not None:
-        path = os.path.abspath(run_dir)
+        try:
+            path = os.path.abspath(run_dir)
+        except FileNotFoundError:
+            raise RunDirError(run_dir, "the current directory is gone: give an absolute path") from None
         _own(path, strict=False)
     else:
         base = _base(environ)
@@ -179,7 +182,8 @@ def find(ref: str | None, environ: Mapping[str, str]) -> str:
         return path
     found = [path for path in _runs(environ) if ref is None or _is_called(os.path.basename(path), ref)]
     if not found:
-        raise RunDirError(ref or "report", "no run is known" if ref is None else "no run has this name")
+        hint = f" (for the directory write ./{ref})" if ref is not None and os.path.isdir(ref) else ""
+        raise RunDirError(ref or "report", "no run is known" if ref is None else f"no run has this name{hint}")
     return max(found, key=lambda path: (_changed(path), path))
 
 

@@ -52,9 +52,18 @@ def load_text(text: str, where: str, *, table: Sequence[str] = (), shipped: bool
         hint = next((hint for start, hint in TOML_HINTS if error.msg.startswith(start)), "")
         problem = Problem(where, "", f"not TOML: {error.msg}", line=error.lineno, hint=hint)
         return Loaded(Layer(where, text=text), (), [problem])
+    except RecursionError:
+        return _too_deep(where, text)
     for key in table:
         document = document.get(key, {}) if isinstance(document, dict) else {}
-    return load_mapping(document, where, literal=False, text=text, table=tuple(table), shipped=shipped)
+    try:
+        return load_mapping(document, where, literal=False, text=text, table=tuple(table), shipped=shipped)
+    except RecursionError:
+        return _too_deep(where, text)
+
+
+def _too_deep(where: str, text: str) -> Loaded:
+    return Loaded(Layer(where, text=text), (), [Problem(where, "", "its tables are nested too deeply")])
 
 
 def load_mapping(

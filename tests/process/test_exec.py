@@ -230,6 +230,46 @@ def test_what_is_no_toml_is_answered_with_what_is(text: str, hint: str, tmp_path
     assert hint in done.stderr
 
 
+@pytest.mark.parametrize("words", [["explain", "-e", "A=1"], ["exec", "--dry-run", "--", "true"], ["profiles"]])
+def test_nobody_to_print_to_is_no_fault(words: list[str]) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", START, *words],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_the_encoding_of_the_output_lacks_is_escaped(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[env]\nA = { override = "grün" }\n', encoding="utf-8")
+    ascii_only = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    done = spawnguard("explain", "-p", "a.toml", env=ascii_only, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "gr\\xfcn" in done.stdout
+    assert child_environ("-p", "a.toml", env=ascii_only, cwd=tmp_path)["A"] == "grün"
+
+
+def test_in_a_directory_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    script = f'cd {tmp_path}/gone && rmdir ../gone && "$@"'
+    for words, code in ([], 0), (["--memory-history"], 0), (["--memory-history", "--run-dir", "here"], 125):
+        done = subprocess.run(
+            ["/bin/sh", "-c", script, "sh", sys.executable, "-c", START, "exec", *words, "--", "/bin/true"],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        (tmp_path / "gone").mkdir()
+
+
+def test_tables_nested_beyond_reason_are_a_problem_of_the_file(tmp_path: Path) -> None:
+    deep = "{ not = " * 3000 + "{ set = true }" + " }" * 3000
+    (tmp_path / "a.toml").write_text(f"[env]\nA = {{ strip = true, when = {deep} }}\n")
+    done = spawnguard("exec", "-p", "./a.toml", "--", "true", cwd=tmp_path)
+    assert done.returncode == 125
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("spawnguard: ./a.toml")
+
+
 SECRET = "s3cr3t-Value"
 
 
