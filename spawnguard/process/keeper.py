@@ -149,6 +149,8 @@ class Keeper:
         if pid == 0:
             become(argv, block, cwd, go, error, (self.link.fileno(), self.launcher, self.go, self.error, *guard))
         self.leader = pid
+        for fd in (go, error):  # at once: with an end of ours still open, a read for what failed would never end
+            posix.close(fd)
         posix.setpgid(pid, pid)  # the child does it too: whoever comes first
         armed = arm(guard, pid)
         null = posix.open("/dev/null", posix.O_RDWR)

@@ -591,6 +591,15 @@ def test_a_limit_of_no_file_size_is_no_limit(mark: Mapping[str, str], python: An
     host.process.kill()
 
 
+@pytest.mark.parametrize("limit", range(10, 20))
+def test_too_few_descriptors_are_an_error_and_no_hang(mark: Mapping[str, str], root: Path, limit: int) -> None:
+    """Where they run out decides in which step of the start; a keeper hung if it was between fork and letting go."""
+    command = ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", sys.executable, "-m", "spawnguard", "run", "true"]
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(root), **mark}
+    ended = subprocess.run(command, env=environ, stderr=subprocess.PIPE, timeout=60)
+    assert ended.returncode in (0, 125), ended.stderr
+
+
 def test_the_keeper_sits_in_our_session_and_in_a_group_of_its_own(block: list[bytes]) -> None:
     with start(["sleep", "1000"], block) as child:
         keeper = child._keeper.pid
