@@ -14,8 +14,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+BELOW = ("tool", "spawnguard")
+
+
 def locator(text: str) -> Callable[[Sequence[str]], int | None]:
-    """A function from a path of keys to the 1-based line of the deepest of them that the text has, None if it has none."""
+    """A function from a path of keys to the 1-based line of the deepest of them that the text has, None if it has none.
+
+    The keys of a policy are found in a pyproject.toml too, where they stand below ``[tool.spawnguard]``.
+    """
     try:
         lines = _walk(tomlkit.parse(text), text)
     except TOMLKitError:
@@ -26,7 +32,7 @@ def locator(text: str) -> Callable[[Sequence[str]], int | None]:
             line = lines.get(tuple(path[:length]))
             if line is not None:
                 return line
-        return None
+        return None if path[:1] == BELOW[:1] else line_of((*BELOW, *path))
 
     return line_of
 

@@ -270,6 +270,14 @@ def test_tables_nested_beyond_reason_are_a_problem_of_the_file(tmp_path: Path) -
     assert done.stderr.startswith("spawnguard: ./a.toml")
 
 
+def test_a_problem_of_pyproject_has_its_line(tmp_path: Path) -> None:
+    text = '[project]\nname = "x"\n[tool.spawnguard.env]\nC = "inherit"\nA = { override = "${NOPE}" }\n'
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert "pyproject.toml:5: env.A: " in spawnguard("exec", "--", "true", cwd=tmp_path).stderr
+    done = spawnguard("explain", env={"NOPE": "1"}, cwd=tmp_path)
+    assert "pyproject.toml:5" in done.stdout
+
+
 SECRET = "s3cr3t-Value"
 
 
