@@ -69,6 +69,12 @@ class Attended:
             needs_run_dir=args.require_bootstrap,
             first=_unbuffered() if through_us else None,
         )
+        resolution = self.prepared.resolution
+        if args.require_bootstrap and resolution.allocator is None and resolution.memory_history is None:
+            hint = "ask with --allocator KEY[=VALUE], [allocator] or --memory-history"
+            raise UsageError(
+                f"--require-bootstrap: no process has reported, nor will: nothing is asked of torch ({hint})"
+            )
         self.pump: Pump | None = None
         self.speaks = through_us or args.name is not None
         if self.probe is not None:

@@ -85,7 +85,11 @@ def explain_failure(command: bytes, error: OSError) -> list[str]:
     if error.errno in ABSENT:
         if b"/" in command and os.path.exists(command):
             return [f"{name}: its interpreter (the #! line) was not found"]
-        return [f"{name}: command not found" + ("" if b"/" in command else " on the child's PATH")]
+        if b"/" in command:
+            return [f"{name}: command not found"]
+        from spawnguard.plan.interpreter import not_found
+
+        return [not_found(name)]
     if error.errno == errno.EACCES and os.path.isdir(command):
         return [f"{name}: is a directory"]
     return [f"{name}: can't be executed: {error.strerror}"]

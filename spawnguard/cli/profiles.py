@@ -46,8 +46,8 @@ def _text(name: str) -> str:
 
 
 def _title(text: str) -> str:
-    """The first comment line that is not the editors' schema line."""
-    for line in text.splitlines():
-        if line.startswith("# "):
-            return line[2:]
-    return ""
+    """The first sentence of the comment at the top, which may go over several lines."""
+    lines = text.splitlines()[1:]  # without the editors' schema line
+    end = next((number for number, line in enumerate(lines) if not line.startswith("# ")), len(lines))
+    sentence, stop, _ = " ".join(line[2:] for line in lines[:end]).partition(". ")
+    return sentence + stop.rstrip()

@@ -50,7 +50,7 @@ def run(words: list[str]) -> int:
 
 
 def _through_run(words: list[str]) -> bool:
-    pairs = zip(words, [*words[1:], ""], strict=True)
+    pairs = zip(words, [*words[1:], ""], strict=False)  # of no words there is no pair
     return any(word == "--through=run" or (word, following) == ("--through", "run") for word, following in pairs)
 
 

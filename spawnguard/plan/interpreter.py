@@ -189,3 +189,17 @@ def _options(words: list[str]) -> frozenset[str]:
         if char in "cm":
             break
     return frozenset(letters)
+
+
+def not_found(program: str) -> str:
+    """One line about a command that is in no directory of the child's PATH.
+
+    What else than a name stands in the word is not shown: a key may be in it.
+    """
+    first, blank, _ = program.partition(" ")
+    name, equals, _ = first.partition("=")
+    if equals:
+        return f"{name}=…: command not found (a variable is set by -e {name}=VALUE, before the command)"
+    if blank:
+        return f"'{first} …': command not found: it is one word, with blanks in it (quote each word by itself)"
+    return f"{program}: command not found on the child's PATH"

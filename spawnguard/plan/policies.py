@@ -187,6 +187,7 @@ def is_file(ref: str) -> bool:
 
 def shown(path: str) -> str:
     """A path as people would write it from here."""
+    path = path.replace("/./", "/")  # an `extends` of ./a.toml says ./b.toml
     return path if os.path.isabs(path) or path.startswith((".", "~")) else f"./{path}"
 
 

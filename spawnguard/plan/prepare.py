@@ -48,6 +48,9 @@ def as_policy(policy: PolicyLike) -> Policy:
         return policy
     if isinstance(policy, (str, os.PathLike)):
         return Policy.load(policy)
+    if not isinstance(policy, (list, tuple)):
+        what = "a profile's name, a file, a Policy, or a list of names and files"
+        raise TypeError(f"policy= is {what}, no {type(policy).__name__}; rules go into Policy.load(env={{…}})")
     return Policy.load(*policy)
 
 
@@ -74,6 +77,8 @@ def prepare(
     from the interpreter that will run, if a rule asks for them. Raises PolicyError, ConflictError (``allow`` holds the
     names that are let through; ``strict`` makes warnings errors) and, for what exec would refuse, PolicyError.
     """
+    if isinstance(argv, (str, bytes)):  # its characters would be taken for words
+        raise TypeError("argv is a list of words, no text: ['python', 'serve.py']")
     layers = with_features(as_policy(policy), argv).with_env(env)
     parent = block.snapshot() if environ is None else dict(environ)
     if facts is None:

@@ -57,6 +57,9 @@ def launch(
     Returns once the program was executed; `Child.wait_ready` waits until it is ready. Raises LaunchError, and before
     anything is started PolicyError, ConflictError, PortError (somebody holds the port that ``ready`` asks), LogError.
     """
+    grace = float(grace)  # what is no number is refused now, not when the child is to be stopped
+    if not grace >= 0:
+        raise ValueError(f"grace={grace!r}: seconds, 0 or more (math.inf: for ever)")
     probe = None if ready is None else as_probe(ready)
     through_us = probe is not None or log not in (None, False)
     policies = as_policy(policy)

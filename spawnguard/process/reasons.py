@@ -41,7 +41,9 @@ def reason(program: str, phase: str, number: int, cwd: str = "") -> str:
         return f"{program} can't be started: {phase}: {os.strerror(number)}"
     if number in ABSENT:
         if "/" not in program:
-            return f"{program}: command not found on the child's PATH"
+            from ..plan.interpreter import not_found
+
+            return not_found(program)
         return (
             f"{program}: its interpreter (the #! line) was not found"
             if os.path.exists(program)

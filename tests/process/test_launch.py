@@ -350,6 +350,17 @@ def test_streams_that_are_pipes_are_refused(env: dict[str, str]) -> None:
         launch([], env=env)
 
 
+def test_what_is_meant_otherwise_is_refused_before_the_start(env: dict[str, str]) -> None:
+    with pytest.raises(TypeError, match="list of words"):
+        launch("python serve.py", env=env)
+    with pytest.raises(ValueError, match="soon"):
+        launch(["true"], env=env, grace="soon")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="0 or more"):
+        launch(["true"], env=env, grace=-1)
+    with pytest.raises(TypeError, match=r"Policy\.load\(env="):
+        launch(["true"], policy={"env": {}})  # type: ignore[arg-type]
+
+
 # -- readiness and output -----------------------------------------------------------------------------------------------
 
 

@@ -76,6 +76,18 @@ def test_what_cannot_be_started(spawnguard_run: Start, command: str, code: int, 
 
 
 @pytest.mark.parametrize(
+    ("word", "text"),
+    [("no-such-command --key s3cret", "quote each word by itself"), ("NO_SUCH=s3cret", "-e NO_SUCH=VALUE")],
+)
+def test_a_word_that_is_no_command_is_answered_with_what_was_meant(spawnguard_run: Start, word: str, text: str) -> None:
+    run = spawnguard_run(word, stderr=subprocess.PIPE)
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 127
+    assert text in err
+    assert "s3cret" not in err
+
+
+@pytest.mark.parametrize(
     ("options", "text"),
     [
         (("--no-such-option",), "--no-such-option"),

@@ -112,6 +112,15 @@ def test_only_features_that_are_explained(path: Path) -> None:
     assert set(declared.features) <= set(FEATURES)
 
 
+def test_the_list_shows_whole_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+    from spawnguard.cli.profiles import run
+
+    run([])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.endswith(".") for line in lines), lines
+    assert "clean              A clean slate: the child gets what says where it runs, nothing of what" in lines[0]
+
+
 def test_families_do_not_overlap() -> None:
     def meet(one: str, other: str) -> bool:
         if one.endswith("*") and other.endswith("*"):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import spawnguard
-from spawnguard.cli import entry, formats, options
+from spawnguard.cli import entry, formats, options, render
 from spawnguard.cli.change import Change
 from spawnguard.cli.run import add_run_options
 from spawnguard.cli.usage import UsageError
@@ -50,6 +50,11 @@ WRITERS: dict[str, Callable[[Change], str]] = {
     "systemd": lambda one: formats.as_systemd(one, show_secrets=False),
     "slurm": lambda one: formats.as_slurm(one, show_secrets=False),
 }
+
+
+def test_without_a_word_it_says_what_it_needs() -> None:
+    with pytest.raises(UsageError, match="--format"):
+        render.run([])
 
 
 class TestRemoval:
