@@ -6,7 +6,7 @@ It starts the command in a group of its own, tells the launcher how it fares, an
 dead, when the launcher says so, or when the launcher is gone, however it went. What leaves the group comes to the
 keeper, which is a subreaper, and goes too. Should the keeper itself be killed, the kernel kills the group: see `arm`.
 
-Used in two ways: `spawnguard run` forks it (`keep`), `spawnguard.launch()` executes this file with `python -I -S`.
+Used in two ways: `spawnguard run` forks it (`keep`), `spawnguard.launch()` executes it (`main`) under `python -I -S`.
 So it stands alone, single-threaded, on built-in and C modules (`signal`, `socket`, `os` cost more than all of this).
 
 The link is a stream socket. To the keeper: the request (see `receive`), then lines: `go`, `sig N` to the command,
@@ -49,6 +49,13 @@ def keep(link: int, launcher: int) -> None:
         sys.excepthook(type(failure), failure, failure.__traceback__)
     finally:
         posix._exit(status)
+
+
+def main() -> None:
+    """Executed by `launch()`, with the two numbers as arguments."""
+    if b"RAY_RAYLET_PID" in posix.environ:
+        step_aside()
+    keep(int(sys.argv[1]), int(sys.argv[2]))
 
 
 def step_aside() -> None:
@@ -511,9 +518,3 @@ def drain(fd: int) -> None:
             pass
     except BlockingIOError:
         pass
-
-
-if __name__ == "__main__":
-    if b"RAY_RAYLET_PID" in posix.environ:
-        step_aside()
-    keep(int(sys.argv[1]), int(sys.argv[2]))

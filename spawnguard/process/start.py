@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     Place = str | bytes | os.PathLike[str] | None
     Stream = int | IO[Any] | None
 
+# Imported, not run as a script: that would be compiled at each start, a third of the keeper's CPU time.
+_KEEPER = f"import sys; sys.path.append({os.path.dirname(keeper_file.__file__)!r}); import keeper; keeper.main()"
+
 _children: set[Child] = set()
 _lock = threading.Lock()
 _prepared = False
@@ -88,7 +91,7 @@ def _start_keeper(
         stdin = subprocess.DEVNULL
     environ = dict(entry.split(b"=", 1) for entry in read_start_block() if entry.find(b"=") > 0)
     ours, theirs, pidfd = pair()
-    command = [sys.executable, "-I", "-S", keeper_file.__file__, str(theirs), str(pidfd)]
+    command = [sys.executable, "-I", "-S", "-c", _KEEPER, str(theirs), str(pidfd)]
     fds = (theirs, *((pidfd,) if pidfd >= 0 else ()), *pass_fds)
     # Everything blocked from birth (the mask survives the exec): what is sent to our group must miss the keeper.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
