@@ -73,7 +73,13 @@ def prepared(text: str, place: Path) -> str:
 
 def environ(place: Path) -> dict[str, str]:
     path = f"{place / 'bin'}:{os.environ['PATH']}"
-    return {"PATH": path, "HOME": str(place), "PYTHONPATH": str(ROOT), "RANK": "0", "XDG_RUNTIME_DIR": str(place)}
+    return {
+        "PATH": path,
+        "HOME": str(place),
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/process/stand_in'}",
+        "RANK": "0",
+        "XDG_RUNTIME_DIR": str(place),
+    }
 
 
 @pytest.mark.parametrize("text", [text for text in blocks("sh") if not text.startswith(SCRIPTS)])
