@@ -485,3 +485,49 @@ def test_known_at_once(spawnguard_run: Start, watch: Watch) -> None:
     while run.poll() is None and time.monotonic() < limit:
         select.select([], [], [], 0.01)
     assert run.returncode == 137
+
+
+# -- a system that has less ---------------------------------------------------------------------------------------------
+
+WITHOUT = {
+    "pidfd": "import os; del os.pidfd_open",
+    "guard": "import fcntl; del fcntl.F_SETSIG",
+    "subreaper": "import sys; sys.modules['_ctypes'] = None",
+}
+
+
+@pytest.mark.parametrize("missing", WITHOUT)
+def test_what_protects_less_is_said(
+    mark: Mapping[str, str], root: Path, watch: Watch, tree_code: str, missing: str
+) -> None:
+    """An older kernel, another system: it works, it says what is missing, and what is left of the protection holds."""
+    code = f"{WITHOUT[missing]}\nimport sys\nfrom spawnguard.cli import main\nsys.exit(main(sys.argv[1:]))"
+    words = ["run", "--no-config", "--", sys.executable, "-c", tree_code]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        env={**os.environ, **mark, "PYTHONPATH": str(root)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as run:  # fmt: skip
+        assert run.stdout is not None
+        assert run.stderr is not None
+        pids = [int(word) for word in run.stdout.readline().split()[1:]]
+        assert f"no {'kernel guard' if missing == 'guard' else missing}:" in run.stderr.readline()
+        tree = watch(*pids)
+        run.kill()
+        if missing == "subreaper":  # what is in the group goes, the others can't be known
+            assert set(tree.living(within=0.5)) <= set(pids[2:])
+            for pid in tree.living(within=0):
+                os.kill(pid, signal.SIGKILL)
+        assert tree.living() == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes /proc away")
+def test_without_proc(root: Path, mark: Mapping[str, str]) -> None:
+    unshare = ["unshare", "--mount", "sh", "-c", 'umount -l /proc && exec "$@"', "sh"]
+    if subprocess.run([*unshare, "true"], stderr=subprocess.DEVNULL, check=False).returncode:
+        pytest.skip("/proc can't be taken away here")
+    done = subprocess.run(
+        [*unshare, sys.executable, "-m", "spawnguard", "run", "--no-config", "--", "sh", "-c", "sleep 1000 & exit 7"],
+        env={**os.environ, **mark, "PYTHONPATH": str(root)}, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "no /proc of ours" in done.stderr
+    assert done.returncode == 7
