@@ -120,4 +120,12 @@ def _note_decisions(resolution: Resolution, args: Namespace) -> None:
     for conflict in resolution.conflicts:
         note(f"warning: {conflict}")
     if args.verbose:
-        note(*resolution.explain(every=args.verbose > 1).splitlines())
+        note(*resolution.explain(every=args.verbose > 1, width=_width()).splitlines())
+
+
+def _width() -> int:
+    """The columns that a note has on this terminal after `spawnguard: `, or what does elsewhere."""
+    try:
+        return max(40, os.get_terminal_size(2).columns - 12)
+    except OSError:
+        return 120

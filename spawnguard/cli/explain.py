@@ -11,6 +11,7 @@ from spawnguard.cli.usage import Parser, make_printable
 from spawnguard.plan import block
 from spawnguard.plan.prepare import known_facts, with_features
 from spawnguard.policy.allocation import inherited_findings
+from spawnguard.policy.secrets import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,19 +91,21 @@ def _table(resolution: Resolution, args: Namespace, layers: list[str], duplicate
     width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else 160
     console = Console(width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
     changed = len(resolution.changes())
-    total = len(resolution.parent)
+    total = len({*resolution.parent, *resolution.environ})
     stack = " + ".join(name for name in layers if name) or "no policy"
-    console.print(f"{stack}    {_facts(resolution)}    {changed} of {total} variables change", style="bold")
+    wrap = not console.is_terminal  # what reads a pipe gets whole lines, and no blanks at their ends
+    title = f"{stack}    {_facts(resolution, args)}    {changed} of {total} variables change"
+    console.print(title, style="bold", soft_wrap=wrap)
     names = getattr(args, "names", [])
-    rows = explain.selected(resolution, every=getattr(args, "every", False), names=names)
-    if rows:
-        console.print(explain.table(resolution, every=getattr(args, "every", False), names=names))
-    if names:
-        for name in names:
-            decision = resolution[name]
-            for label, text in (("reason", decision.reason), ("source", decision.source)):
-                if text:
-                    console.print(f"  {name}  {label}: {text}")
+    every = getattr(args, "every", False)
+    if explain.selected(resolution, every=every, names=names):
+        if console.is_terminal:
+            console.print(explain.view(resolution, every=every, names=names, width=console.width))
+        else:
+            sys.stdout.write(explain.text(resolution, every=every, names=names, width=console.width))
+    for name in names:
+        for line in _details(resolution, name):
+            console.print(f"  {printable(name)}  {printable(line)}", soft_wrap=wrap)
     for name in duplicates:
         console.print(f"note: the environment has several entries for {name}; the first counts, the others are dropped")
     if resolution.allocator is None:
@@ -112,16 +115,29 @@ def _table(resolution: Resolution, args: Namespace, layers: list[str], duplicate
         allowed = conflict.name in args.allow
         word = "allowed" if allowed else conflict.severity
         hint = "" if allowed else f"  (--allow {conflict.name} to go on)"
-        console.print(
-            f"{word}: {conflict.text}{hint}", style="" if allowed else "bold red" if word == "error" else "yellow"
-        )
+        style = "" if allowed else "bold red" if word == "error" else "yellow"
+        console.print(f"{word}: {conflict.text}{hint}", style=style, soft_wrap=wrap)
     if not names:
         console.print("more: spawnguard explain NAME, --all, --json", style="dim")
 
 
-def _facts(resolution: Resolution) -> str:
+def _details(resolution: Resolution, name: str) -> list[str]:
+    """What the table has no room for: the source, and the other rules that name it."""
+    from spawnguard.policy.explain import others
+
+    decision = resolution[name]
+    lines = [f"source: {decision.source}"] if decision.source else []
+    lines += [f"also: {text}" for text in others(resolution, name)]
+    if not lines and not decision.action:
+        lines.append("no rule names it" + (": passed on as it is" if decision.after is not None else ""))
+    return lines
+
+
+def _facts(resolution: Resolution, args: Namespace) -> str:
     facts = resolution.facts
     if facts.accelerator is None:
         return "torch: not asked"
+    if facts.torch is None and not facts.guessed and args.accelerator is None:
+        return "no torch in the Python that will run"
     guess = " (guessed; --accelerator settles it)" if facts.guessed else ""
     return f"torch {facts.torch or 'unknown'} for {facts.accelerator}{guess}"
