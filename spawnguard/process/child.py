@@ -294,4 +294,5 @@ class Child:
         """In a forked copy of the host: its copy of the socket would hide the host's end from the keeper."""
         self._lock = threading.RLock()
         self._foreign = True
+        self._keeper.returncode = 0  # so that Popen does not think that it is to be reaped here
         self._link.close()
