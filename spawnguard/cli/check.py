@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import sys
 
+from spawnguard.allocator.options import TABLES
+from spawnguard.allocator.settings import ALIASES, validate_text
 from spawnguard.cli.usage import Parser, UsageError, complain
+from spawnguard.errors import Problem
 from spawnguard.plan import block
 from spawnguard.plan.policies import SCHEMA, Loader, discover, is_file, profiles
 from spawnguard.policy.model import DEFAULT, OVERRIDE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spawnguard.policy.model import Layer
 
 EXAMPLES = """\
 examples:
@@ -34,16 +43,48 @@ def run(words: list[str]) -> int:
     for ref in refs:
         loader = Loader()
         loader.add(ref)
-        if loader.problems:
-            complain(*(str(problem) for problem in loader.problems))
+        problems = loader.problems or [problem for layer in loader.layers for problem in _refused(layer)]
+        if problems:
+            complain(*(str(problem) for problem in problems))
             worst = 2
             continue
         hints = _hints(loader)
         for hint in hints:
             print(hint)
-        print(f"{ref}: {'fine' if not hints else 'valid'}, {sum(len(layer.env) for layer in loader.layers)} rules")
+        count = sum(len(layer.env) + len(layer.allocator) for layer in loader.layers)
+        print(f"{ref}: {'fine' if not hints else 'valid'}, {count} rule{'' if count == 1 else 's'}")
         worst = max(worst, 1 if hints else 0)
     return worst
+
+
+def _refused(layer: Layer) -> Iterator[Problem]:
+    """Settings that no allocator takes, whatever torch is built for: each launch would be refused, later.
+
+    What a build decides is left to the launch, and so is a value that holds a ``${NAME}``.
+    """
+    from spawnguard.policy.locate import line_in
+
+    for table, entries in (("allocator", layer.allocator), ("env", layer.env)):
+        for entry in entries:
+            name = entry.pattern.text
+            if table == "env" and name not in ALIASES:
+                continue
+            for rule in entry.rules:
+                # A strip has no value, and a name that is nobody's is a slip there, too.
+                text = rule.value if table == "env" else f"{name}:{rule.value}"
+                if text is not None and "${" not in text:
+                    for finding in _everywhere(text, valued=rule.value is not None):
+                        yield Problem(layer.name, f"{table}.{name}", finding, line=line_in(layer.text, (table, name)))
+
+
+def _everywhere(text: str, *, valued: bool) -> list[str]:
+    """What the newest allocator of every backend refuses in this text; unknown names alone if it holds no values."""
+    refused: list[dict[str, str]] = []
+    for backend, options in TABLES.items():
+        findings = validate_text(text, accelerator=backend, torch=None, torch_npu=None)
+        known = () if valued else {option.name for option in options}
+        refused.append({f.option: f.text for f in findings if f.severity == "error" and f.option not in known})
+    return [said for option, said in refused[0].items() if all(option in other for other in refused)]
 
 
 def _hints(loader: Loader) -> list[str]:
