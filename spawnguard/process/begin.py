@@ -28,6 +28,7 @@ def begin() -> Begun:
     """Fork the keeper. First thing in the process: single-threaded, and small."""
     if _signal.getsignal(_signal.SIGINT) != _signal.SIG_IGN:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # a Ctrl-C while we start is no traceback
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # ignored, it would reap the keeper for us (wait(2))
     others = frozenset(keeper_file.children())  # of whoever became us by exec: not to be touched
     ours, theirs, pidfd = pair()
     # Whatever is sent to our group must miss the keeper from its birth.

@@ -60,6 +60,7 @@ def launch(
     grace = float(grace)  # what is no number is refused now, not when the child is to be stopped
     if not grace >= 0:
         raise ValueError(f"grace={grace!r}: seconds, 0 or more (math.inf: for ever)")
+    stop_signal = None if stop_signal is None else int(stop_signal)
     probe = None if ready is None else as_probe(ready)
     through_us = probe is not None or log not in (None, False)
     policies = as_policy(policy)
@@ -99,18 +100,25 @@ def launch(
         if pump:
             pump.close()
         raise
-    child.grace = grace
-    child.resolution, child.run_dir = prepared.resolution, prepared.run_dir
-    child._requires = require_bootstrap
-    if stop_signal is not None:
-        child.stop_signal = int(stop_signal)
-    if pump:
-        pump.start()
-        child._pump = pump
-    if probe is not None:
-        child._expect(probe)
-    if prepared.run_dir:
-        _put_on_record(child, prepared, name)
+    try:
+        child.grace = grace
+        child.resolution, child.run_dir = prepared.resolution, prepared.run_dir
+        child._requires = require_bootstrap
+        if stop_signal is not None:
+            child.stop_signal = stop_signal
+        if pump:
+            pump.start()
+            child._pump = pump
+        if probe is not None:
+            child._expect(probe)
+        if prepared.run_dir:
+            _put_on_record(child, prepared, name)
+    except BaseException:  # no more threads, a Ctrl-C: nothing may stay behind that nobody has a handle of
+        child._abandon()
+        if pump:
+            pump.finish()
+            pump.close()
+        raise
     return child
 
 

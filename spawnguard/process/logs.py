@@ -144,9 +144,9 @@ class Pump:
     """Reads the output of one child for its whole life.
 
     ``streams`` says which of the child's streams come through us, and to which descriptor of ours each goes on (None:
-    to none). ``probe`` is what will be waited for: a line that comes before the wait begins counts too. Make it, give
-    ``child_ends`` to the child, then ``start``; or ``close`` if the child could not be started. ``finish`` when the child
-    and its tree have ended. Raises LogError at once, before anything is started.
+    to none); any but 1 and 2 is copied. ``probe`` is what will be waited for: a line that comes before the wait begins
+    counts too. Make it, give ``child_ends`` to the child, then ``start``; or ``close`` if the child could not be started.
+    ``finish`` when the child and its tree have ended. Raises LogError at once, before anything is started.
     """
 
     def __init__(
@@ -163,11 +163,10 @@ class Pump:
             probe.announce(self.tail)
         self.log = log
         self._screen = screen
-        self._file = None if log is None else LogFile(log, screen)
-        self._streams = [
-            _Stream(number, fd, prefix) for number, fd in ({1: 1, 2: 2} if streams is None else streams).items()
-        ]
-        self._wake, self._waker = os.pipe()
+        self._file: LogFile | None = None
+        self._streams: list[_Stream] = []
+        self._copies: list[int] = []
+        self._wake = self._waker = -1
         self._limit: float | None = None  # when to stop reading though somebody still holds a pipe
         self._gone: set[int] = set()
         self._thread: threading.Thread | None = None
@@ -175,6 +174,33 @@ class Pump:
         self._closed = False
         self._pid = os.getpid()
         self.held = False  # at the end somebody who is not of the tree still held a pipe
+        try:
+            self._open({1: 1, 2: 2} if streams is None else streams, prefix)
+        except BaseException:  # LogError; too few descriptors, of which a host must not lose more with each try
+            self.close()
+            raise
+
+    def _open(self, streams: Mapping[int, int | None], prefix: str | None) -> None:
+        # Screens first: where our own 1 is closed, the next file gets its number.
+        screens = {number: self._screen_of(fd) for number, fd in streams.items()}
+        if self.log is not None:
+            self._file = LogFile(self.log, self._screen)
+        for number, fd in screens.items():
+            self._streams.append(_Stream(number, fd, prefix))
+        self._wake, self._waker = os.pipe()
+
+    def _screen_of(self, fd: int | None) -> int | None:
+        """Our own 1 and 2 if they are open; of any other a copy: its owner may close it, and its number go to a file."""
+        if fd is None:
+            return None
+        if fd not in (1, 2):
+            self._copies.append(os.dup(fd))
+            return self._copies[-1]
+        try:
+            os.fstat(fd)
+        except OSError:
+            return None
+        return fd
 
     @property
     def child_ends(self) -> dict[int, int]:
@@ -186,9 +212,10 @@ class Pump:
         import threading
 
         self._close_child_ends()
-        self._thread = threading.Thread(target=self._read_all, name="spawnguard-output", daemon=True)
+        thread = threading.Thread(target=self._read_all, name="spawnguard-output", daemon=True)
         with signals_left_to_others():
-            self._thread.start()
+            thread.start()
+        self._thread = thread
 
     def close(self) -> None:
         """Nothing was started: closes everything."""
@@ -267,7 +294,7 @@ class Pump:
             self._screen.write(fd, data)
         except OSError as error:  # the reader of our output has gone, or a disk is full
             self._gone.add(fd)
-            what = "standard output" if fd == 1 else "standard error" if fd == 2 else f"descriptor {fd}"
+            what = {1: "standard output", 2: "standard error"}.get(fd, f"where its descriptor {stream.number} goes")
             text = f"spawnguard: {what} can't be written any more ({error.strerror}); the command goes on"
             if self._file is not None:
                 self._file.write(text.encode() + b"\n")
@@ -277,7 +304,8 @@ class Pump:
     def _close(self) -> None:
         with self._lock:
             self._closed = True
-            for fd in (*(stream.reader for stream in self._streams), self._wake, self._waker):
-                os.close(fd)
+            for fd in (*(stream.reader for stream in self._streams), *self._copies, self._wake, self._waker):
+                if fd >= 0:
+                    os.close(fd)
         if self._file is not None:
             self._file.close()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .start import Stream
 
 _CHUNK = 65536
+_LAST = 2.0  # seconds for what is on its way through a log
 
 
 class Pipes:
@@ -76,6 +77,14 @@ class Pipes:
             if timeout is not None and time.monotonic() >= limit and not child._is_over():
                 raise subprocess.TimeoutExpired(child._argv(), timeout, self.output(1), self.output(2))
         self._read()  # what the dead have left in the pipes
+        limit = time.monotonic() + _LAST
+        while child._pump and self._readers and (rest := limit - time.monotonic()) > 0:
+            # It still passes on what is in pipes of its own, and closes its ends of ours then.
+            poller = select.poll()
+            for reader in self._readers:
+                poller.register(reader, select.POLLIN)
+            poller.poll(rest * 1000)
+            self._read()
 
     def _read(self) -> None:
         for reader, number in list(self._readers.items()):

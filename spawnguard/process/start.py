@@ -54,9 +54,10 @@ def start(
     stopped by it. LaunchError: nothing runs.
     """
     words = [os.fsencode(word) for word in argv]
-    for text in (*words, *block):
-        if b"\0" in text:
-            raise ValueError("an argument or a variable holds a NUL byte")
+    place = b"" if cwd is None else os.fsencode(cwd)
+    for text in (*words, *block, place):
+        if b"\0" in text:  # which separates them on the way to the keeper
+            raise ValueError("an argument, a variable or the directory holds a NUL byte")
     if not words:
         raise ValueError("no command was given")
     if subprocess.PIPE in (stdin, stdout, stderr):
@@ -67,7 +68,7 @@ def start(
     with _lock:
         _children.add(child)
     try:
-        link.request(words, block, b"" if cwd is None else os.fsencode(cwd))
+        link.request(words, block, place)
         link.order("go")
         child._wait(lambda: child._executed or child._failure is not None, FOREVER)
         if not child._executed:

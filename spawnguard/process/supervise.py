@@ -222,6 +222,8 @@ class Supervisor:
         for number in numbers:
             if _signal.getsignal(number) != _signal.SIG_IGN or number in (_signal.SIGCHLD, _signal.SIGCONT):
                 _signal.signal(number, _awake)
+        # Whoever started us may have blocked them (a thread that leaves signals to others): a mask survives exec.
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 
     def _signals(self) -> list[int]:
         """Those that came, each once."""
