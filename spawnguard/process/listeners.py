@@ -39,7 +39,7 @@ class Listener:
 
 
 def listeners(port: int) -> list[Listener] | None:
-    """The sockets of our network namespace that listen on ``port``; None where the system can't say (not Linux)."""
+    """The sockets of our network namespace that listen on ``port`` (0: on any); None where the system can't say."""
     if sys.platform != "linux":
         return None
     try:
@@ -102,7 +102,7 @@ def _receive(recv: Callable[[int], bytes], port: int, found: list[Listener]) -> 
             if kind == _NLMSG_ERROR:
                 raise OSError(-struct.unpack_from("=i", data, offset + 16)[0], "sock_diag")
             item = _message(data[offset + 16 : offset + length])
-            if item.port == port:
+            if port in (item.port, 0):
                 found.append(item)
             offset += (length + 3) & ~3
         if not data:
@@ -134,8 +134,9 @@ def _by_procfs(port: int) -> list[Listener] | None:
                     if fields[3] != "0A":
                         break  # the kernel lists the listening sockets first (net/ipv4/tcp_ipv4.c: tcp_get_idx)
                     address, _, number = fields[1].partition(":")
-                    if int(number, 16) == port:
-                        found.append(Listener(_from_hex(address, size), port, int(fields[9]), int(fields[7])))
+                    if port in (int(number, 16), 0):
+                        place = _from_hex(address, size)
+                        found.append(Listener(place, int(number, 16), int(fields[9]), int(fields[7])))
         except OSError:
             continue
     return found if readable else None

@@ -118,7 +118,20 @@ class Wait:
         if self.state == WAITING and time.monotonic() - self.started >= self.limit:
             self.close()
             self.state = LATE
+            self.phase += self._elsewhere()
         return self.state
+
+    def _elsewhere(self) -> str:
+        """The ports on which the tree does listen, if it is not the one that was asked: often that is the whole fault."""
+        probe = self.probe
+        if not isinstance(probe, TcpProbe) or self._members is None or not any(self._own.values()):
+            return ""
+        found = listeners(0) or []
+        if any(item.port == probe.port for item in found):
+            return ""
+        ours = owners((item.inode for item in found), self._members()).holders
+        ports = sorted({item.port for item in found if item.inode in ours})
+        return f" (this run listens on {', '.join(map(str, ports[:5]))})" if ports else ""
 
     def _advance(self) -> None:
         attempt = self._attempt

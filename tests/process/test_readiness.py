@@ -248,6 +248,22 @@ def test_listening_elsewhere_is_said(server: Callable[..., Server], port: int) -
         assert wait.phase == f"port {port} is open on 127.0.0.2, not on 127.0.0.1"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="who listens is seen on Linux alone")
+@pytest.mark.parametrize("way", ["_by_netlink", "_by_procfs"])
+def test_listening_on_another_port_is_said(
+    server: Callable[..., Server], port: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listeners, "_by_netlink", getattr(listeners, way))
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        asked = other.getsockname()[1]  # bound and not listening: nobody else comes to have it
+        it = server()
+        it.order(f"listen 127.0.0.1 {port}")
+        wait = Wait(tcp(f"127.0.0.1:{asked}"), members=it.members, limit=0.05)
+        assert it.wait(wait) == LATE
+    assert wait.phase == f"port {asked}: not listening yet (this run listens on {port})"
+
+
 @linux
 def test_the_listener_may_be_a_grandchild(server: Callable[..., Server], port: int) -> None:
     it = server()
@@ -529,4 +545,7 @@ def test_what_python_may_give() -> None:
 @pytest.fixture(autouse=True)
 def threads_end() -> Iterator[None]:
     yield
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("spawnguard-")] == []
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith("spawnguard-")]
+    for thread in ours:
+        thread.join(5)  # it has handed over its answer, and may not be gone yet
+    assert [thread.name for thread in ours if thread.is_alive()] == []
