@@ -40,7 +40,13 @@ def add_options(parser: ArgumentParser) -> None:
 
     add = parser.add_argument_group("output and readiness").add_argument
     add("--ready", metavar="PROBE", help="http://…, tcp://HOST:PORT, log:REGEX or auto: wait for it, and show the wait")
-    add("--ready-timeout", type=duration, default=float("inf"), metavar="D", help="end it (124) if not ready by then")
+    add(
+        "--ready-timeout",
+        type=duration,
+        default=float("inf"),
+        metavar="D",
+        help="end it (124) if not ready by then (inf)",
+    )
     add("--log", metavar="FILE", help="append its output to FILE; it stays on the screen")
     add(
         "--log-prefix", nargs="?", const="", metavar="TEXT", help="write 'NAME | ' (or TEXT) before each line of output"

@@ -102,6 +102,17 @@ def _note_features(resolution: Resolution) -> None:
             note(f"no rule asks for a feature {feature} ({meant})")
 
 
+def _note_allowed(allowed: Sequence[str]) -> None:
+    """A word that is no conflict's name lets nothing through. A note: an older version's conflict is no fault."""
+    from spawnguard.policy.conflicts import RULES
+
+    known = [*(rule[0] for rule in RULES), "allocator-option"]
+    for name in allowed:
+        if name not in known:
+            hint = near(name, known)
+            note(f"--allow: no conflict is called {name}" + (f" ({hint})" if hint else ""))
+
+
 def _note_decisions(resolution: Resolution, args: Namespace) -> None:
     changed = [d.name for d in resolution.changes() if d.before is not None]
     if changed:
@@ -117,6 +128,8 @@ def _note_decisions(resolution: Resolution, args: Namespace) -> None:
         note(f"kept the environment's value, not the env file's: {', '.join(kept)}")
     if resolution.features:
         _note_features(resolution)
+    if args.allow:
+        _note_allowed(args.allow)
     for conflict in resolution.conflicts:
         note(f"warning: {conflict}")
     if args.verbose:

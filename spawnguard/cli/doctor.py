@@ -95,7 +95,7 @@ def _print(python: str, facts: Facts, environ: Mapping[str, str], found: list[Ha
     facts_shown = document(python, facts, environ, found)
     allocator = facts_shown["allocator"]
     first = allocator["in_effect"]
-    build = f"{facts.torch} for {facts.accelerator}" if facts.torch else "not installed"
+    build = f"{facts.torch} for {facts.accelerator}" if facts.torch else "not installed (--python PATH: another Python)"
     devices = ", ".join(f"{vendor} ({node})" for vendor, node in NODES if os.path.exists(node))
     rows = [
         ("python", facts_shown["python"]),

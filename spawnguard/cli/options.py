@@ -44,7 +44,7 @@ def add_policy_options(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME|FILE",
-        help="a profile, or a file (holds / or ends in .toml)",
+        help="a profile, or a file (holds / or ends in .toml); of several the later counts",
     )
     add("-e", "--env", action=Ordered, metavar="N[=V]", help="set it (--override); without =V pass it on (--inherit)")
     add("--override", action=Ordered, metavar="N=V", help="set it, whatever the parent has")
@@ -74,7 +74,7 @@ def add_policy_options(parser: ArgumentParser) -> None:
     add("--memory-history", action="store_true", help="record the device's memory history")
     add("--allow", action="append", default=[], metavar="CONFLICT", help="let one conflict through")
     add("--strict", action="store_true", help="warnings are errors")
-    add("--no-config", action="store_true", help="don't look for spawnguard.toml")
+    add("--no-config", action="store_true", help="use no SPAWNGUARD_POLICY, spawnguard.toml, pyproject.toml")
     add("--no-bootstrap", action="store_true", help="put nothing into Python children")
     add("--run-dir", metavar="DIR", help="where reports and logs go")
     add("-q", "--quiet", action="store_true", help="no notes; errors always")

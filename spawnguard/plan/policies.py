@@ -38,6 +38,9 @@ class Policy:
     def __init__(self, layers: Iterable[Layer] = ()) -> None:
         self.layers = tuple(layers)
 
+    def __repr__(self) -> str:
+        return f"<Policy {' + '.join(layer.name for layer in self.layers) or 'that inherits everything'}>"
+
     @classmethod
     def load(
         cls,

@@ -35,6 +35,9 @@ class Prepared:
         self.argv, self.environ, self.resolution, self.run_dir = argv, environ, resolution, run_dir
         self.block = block.to_block(environ)
 
+    def __repr__(self) -> str:
+        return f"<Prepared start of {self.argv[0] if self.argv else 'nothing'}, {self.resolution!r}>"
+
     @property
     def argv_bytes(self) -> list[bytes]:
         return [os.fsencode(word) for word in self.argv]

@@ -206,6 +206,9 @@ class Resolution:
             decision = Decision(name, self.parent.get(name), self.environ.get(name), hidden=hidden)
         return decision
 
+    def __repr__(self) -> str:
+        return f"<Resolution of {len(self.environ)} variables, {len(self.changes())} changed>"
+
     def __iter__(self) -> Iterator[Decision]:
         """Every variable's decision, by name: the parent's, the child's, and those that a rule named."""
         for name in sorted({*self.parent, *self.environ, *self.decisions}):

@@ -130,6 +130,8 @@ class Engine:
         from .order import Order
         from .server import Server
 
+        if isinstance(args, str) or isinstance(command, str):  # their characters would be taken for words
+            raise TypeError("args and command are lists of words, no text: ['--tp', '2']")
         order = Order(
             self,
             model_path,

@@ -190,6 +190,13 @@ def test_the_note_about_an_env_file_names_what_really_stayed(tmp_path: Path) -> 
     assert "kept the environment's value, not the env file's: KEPT\n" in done.stderr
 
 
+def test_a_word_that_lets_nothing_through_is_noted() -> None:
+    done = spawnguard("exec", "--no-config", "--allow", "sleep-mode-expandabel", "--", "true")
+    assert done.returncode == 0
+    said = "--allow: no conflict is called sleep-mode-expandabel (did you mean 'sleep-mode-expandable'?)"
+    assert done.stderr == f"spawnguard: {said}\n"
+
+
 def test_a_slip_in_a_features_name_is_noted() -> None:
     words = ["--feature", "sleepmode", "--feature", "sleep_mode", "--feature", "acme"]
     done = spawnguard("exec", "-p", "vllm-server", *words, "--", "true")

@@ -398,6 +398,11 @@ def test_explain_sees_what_the_command_line_asks_for() -> None:
     assert rows == [False, True]
 
 
+def test_a_text_is_no_list_of_flags() -> None:
+    with pytest.raises(TypeError, match="lists of words"):
+        vllm.launch("m", args="--tp 2")
+
+
 def test_no_engine_and_no_torch_is_imported_to_launch_one(script: Any) -> None:
     code = """
 import sys, subprocess
