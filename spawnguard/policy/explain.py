@@ -73,7 +73,7 @@ def cells(
     told: set[tuple[str | None, ...]] = set()
     for decision in selected(resolution, every=every, names=names):
         sign = mark(decision)
-        rule = (decision.layer, decision.pattern, decision.reason)
+        rule = (decision.layer, (decision.pattern or "").removeprefix(f"{ALLOCATOR} "), decision.reason)
         why = because(decision, lines, told=rule in told)
         told.add(rule)  # a family's reason stands once, not beside each of its names
         yield (
@@ -154,5 +154,6 @@ def others(resolution: Resolution, name: str) -> list[str]:
             continue
         actions = " or ".join(dict.fromkeys(rule.action for rule in entry.rules))
         subject = "" if entry.pattern.text == name else f" {entry.pattern.text}"
-        found.append(f"{actions}{subject} · {lines.at(layer, 'env', entry.pattern.text)}")
+        when = ", under a condition" if all(rule.when for rule in entry.rules) else ""
+        found.append(f"{actions}{subject}{when} · {lines.at(layer, 'env', entry.pattern.text)}")
     return found
