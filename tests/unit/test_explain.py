@@ -39,7 +39,9 @@ def test_names_stay_whole_where_it_is_narrow(resolution: Resolution, width: int)
 
 
 def test_what_a_later_layer_undid_is_named(resolution: Resolution) -> None:
-    assert others(resolution, "RANK") == ["strip @torchrun · torchrun-child:5"]
+    (undone,) = others(resolution, "RANK")
+    assert undone.startswith("strip @torchrun · torchrun-child:")
     assert others(resolution, LONG) == []
     server = spawnguard.Policy.load("vllm-server").resolve({"RANK": "0"})
-    assert others(server, "RANK") == ["inherit @torchrun, under a condition · vllm-server:28"]
+    (kept,) = others(server, "RANK")
+    assert kept.startswith("inherit @torchrun, under a condition · vllm-server:")
