@@ -81,6 +81,7 @@ class Wait:
         self._verified: frozenset[int] = frozenset()
         self._strangers = 0
         self._silence = ""
+        self._open = False  # the attempt is connected to a listener that counts
 
     def elapsed(self) -> float:
         return time.monotonic() - self.started
@@ -108,7 +109,7 @@ class Wait:
         """
         now = time.monotonic()
         if self.state == WAITING and self._attempt is None and now >= self._next:
-            self._attempt, self._asked = self.probe.attempt(self), now
+            self._attempt, self._asked, self._open = self.probe.attempt(self), now, False
             self._advance()
         elif self._attempt is not None and self._wish is not None and _is_ready(self._wish):
             self._advance()
@@ -116,6 +117,8 @@ class Wait:
             self.close()
             self._take(Answer(False, f"{self._place()} is open, no answer in {self.probe.timeout:g} s"))
         if self.state == WAITING and time.monotonic() - self.started >= self.limit:
+            if self._attempt is not None and self._open:
+                self.phase = f"{self._place()} is open, no answer yet"
             self.close()
             self.state = LATE
             self.phase += self._elsewhere()
@@ -183,6 +186,11 @@ class Wait:
         return [item for item in self._addresses if not self._own[item] or answering(found, item)]
 
     def admit(self, address: str) -> str | None:
+        refusal = self._refusal(address)
+        self._open = refusal is None
+        return refusal
+
+    def _refusal(self, address: str) -> str | None:
         probe = self.probe
         assert isinstance(probe, TcpProbe)
         if not probe.own or self._members is None or not self._own.get(address, False):

@@ -74,6 +74,7 @@ def get(connection: _socket.socket, request: bytes) -> Generator[Wish, None, int
         sent = yield from _retry(connection, partial(connection.send, request), select.POLLOUT)
         request = request[sent:]
     answer = b""
+    size = 0
     while not _complete(answer):
         try:
             piece = yield from _retry(connection, partial(connection.recv, 16384))
@@ -81,8 +82,9 @@ def get(connection: _socket.socket, request: bytes) -> Generator[Wish, None, int
             if b"\r\n" in answer:
                 break
             raise
-        answer += piece
-        if not piece or len(answer) > _MOST_READ:
+        answer = _final(answer + piece)
+        size += len(piece)
+        if not piece or size > _MOST_READ:
             break
     match = re.match(rb"HTTP/1\.[01] ([0-9]{3})[ \r\n]", answer)
     if match is None:
@@ -92,10 +94,24 @@ def get(connection: _socket.socket, request: bytes) -> Generator[Wish, None, int
     return int(match[1])
 
 
+def _final(answer: bytes) -> bytes:
+    """Without what goes before it: interim answers (1xx) may come though nobody asked for one (RFC 9110, 15.2)."""
+    while re.match(rb"HTTP/1\.[01] 1[0-9]{2}[ \r\n]", answer) and b"\r\n\r\n" in answer:
+        answer = answer.partition(b"\r\n\r\n")[2]
+    return answer
+
+
 def _complete(answer: bytes) -> bool:
+    """Whether all of it is there: not every server closes the connection, though it was asked to (RFC 9112, 6.3)."""
     head, end, body = answer.partition(b"\r\n\r\n")
-    length = re.search(rb"\r\n(?i:content-length):[ \t]*([0-9]+)", head)
-    return bool(end) and length is not None and len(body) >= int(length[1])
+    if not end:
+        return False
+    if re.match(rb"HTTP/1\.[01] (?:204|304)[ \r\n]", answer):
+        return True
+    if re.search(rb"\r\n(?i:transfer-encoding):[^\r\n]*(?i:chunked)", head):
+        return (b"\r\n" + body).endswith(b"\r\n0\r\n\r\n")
+    length = re.search(rb"\r\n(?i:content-length):[ \t]*([0-9]{1,18})[ \t]*(?:\r\n|$)", head)
+    return length is not None and len(body) >= int(length[1])
 
 
 def _retry(connection: _socket.socket, call: Callable[[], T], events: int = select.POLLIN) -> Generator[Wish, None, T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -229,6 +230,65 @@ def _answer(listener: socket.socket, data: bytes) -> None:
     with connection:
         connection.recv(4096)
         connection.sendall(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\nServer: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: CHUNKED\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0 \r\nConnection: keep-alive\r\n\r\n",
+    ],
+)
+def test_an_answer_is_all_there_though_the_connection_stays_open(data: bytes, port: int) -> None:
+    """After an interim one if need be, and in one piece or byte by byte."""
+    for pieces in ([data], [data[at : at + 1] for at in range(len(data))]):
+        with socket.create_server(("127.0.0.1", port)) as listener:
+            thread = threading.Thread(target=_answer_and_stay, args=(listener, pieces))
+            thread.start()
+            wait = Wait(http(f"http://127.0.0.1:{port}", own=False, timeout=3600), limit=60)
+            assert wait_ready(wait, ended=lambda: False) == READY
+            thread.join()
+
+
+def _answer_and_stay(listener: socket.socket, pieces: list[bytes]) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for piece in pieces:
+            connection.sendall(piece)
+        while connection.recv(4096):
+            pass
+
+
+def test_interim_answers_without_end_are_no_answer(port: int) -> None:
+    """Nor do they hold up the launcher: it reads so many bytes of them and no more."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        thread = threading.Thread(target=_flood, args=(listener, b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000))
+        thread.start()
+        wait = Wait(http(f"http://127.0.0.1:{port}", own=False), limit=0.5)
+        assert wait_ready(wait, ended=lambda: False) == LATE
+        thread.join()
+
+
+def _flood(listener: socket.socket, data: bytes) -> None:
+    """Until the other side has had enough."""
+    connection, _ = listener.accept()
+    with connection, contextlib.suppress(OSError):
+        while True:
+            connection.sendall(data)
+
+
+def test_the_limit_comes_while_an_answer_is_waited_for(server: Callable[..., Server], port: int) -> None:
+    it = server()
+    it.order("status 0")
+    it.order(f"listen 127.0.0.1 {port}")
+    wait = Wait(http(f"http://127.0.0.1:{port}", timeout=3600), members=it.members, limit=0.3)
+    assert it.wait(wait) == LATE
+    assert wait.phase == f"port {port} is open, no answer yet"
 
 
 def test_the_limit(server: Callable[..., Server], port: int) -> None:
