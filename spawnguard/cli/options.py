@@ -10,7 +10,7 @@ from spawnguard.cli.usage import UsageError
 from spawnguard.errors import PolicyError, Problem
 from spawnguard.plan import block
 from spawnguard.policy import patterns
-from spawnguard.policy.conditions import ACCELERATORS
+from spawnguard.policy.facts import ACCELERATORS
 from spawnguard.policy.model import DEFAULT, EXACT, INHERIT, OVERRIDE, STRIP, Entry, Layer, Pattern, Rule
 from spawnguard.policy.problems import Report
 

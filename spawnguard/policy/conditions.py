@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spawnguard.policy.facts import ACCELERATORS
 from spawnguard.policy.glob import match
 from spawnguard.policy.problems import near
 
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from spawnguard.policy.facts import Facts
     from spawnguard.policy.problems import Path, Report
 
-ACCELERATORS = ("cuda", "rocm", "npu", "xpu", "cpu")
 WHEN_KEYS = ("value", "set", "env", "accelerator", "feature", "not")
 
 

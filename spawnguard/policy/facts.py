@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+ACCELERATORS = ("cuda", "rocm", "npu", "xpu", "cpu")
+
 
 class Facts:
     """Build facts of one interpreter.
@@ -21,6 +23,8 @@ class Facts:
         torch_npu: str | None = None,
         guessed: bool = False,
     ) -> None:
+        if accelerator not in (None, *ACCELERATORS):
+            raise ValueError(f"accelerator is {', '.join(ACCELERATORS)} or None, not {accelerator!r}")
         self.accelerator, self.torch, self.torch_npu, self.guessed = accelerator, torch, torch_npu, guessed
 
     def _key(self) -> tuple[str | None, str | None, str | None, bool]:
