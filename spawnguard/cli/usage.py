@@ -10,7 +10,7 @@ from spawnguard.errors import ConflictError, PolicyError, SpawnguardError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, TextIO
 
 OVERVIEW = """\
 spawnguard: the environment of every GPU process is a decision
@@ -82,7 +82,7 @@ def make_printable(*, needed: bool) -> None:
     """Standard output takes every text: what its encoding lacks is escaped. Closed, and ``needed``: it goes nowhere."""
     if sys.stdout is None:
         if needed:
-            sys.stdout = open("/dev/null", "w")  # noqa: SIM115 - it has to live until the interpreter is gone
+            sys.stdout = _nowhere()
     elif getattr(sys.stdout, "errors", None) in ("strict", "surrogateescape") and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
 
@@ -104,17 +104,30 @@ def guarded(verb: str, words: Sequence[str], *, own: int) -> int:
     except SpawnguardError as error:
         complain(str(error))
         return own
-    except BrokenPipeError:
-        # The reader went away (`spawnguard explain | head`). Python would complain again when it flushes at exit.
-        devnull = open("/dev/null", "w")  # noqa: SIM115 - it has to live until the interpreter is gone
-        sys.stdout = devnull
+    except BrokenPipeError:  # the reader went away (`spawnguard explain | head`)
+        sys.stdout = _nowhere()
         return 141
-    except Exception:  # noqa: BLE001 - a crash of ours must not look like the command's own exit code
-        import traceback
-
-        traceback.print_exc()
-        complain("this is a fault of spawnguard; please report it with the lines above")
+    except OSError as error:
+        if own == 125 or error.filename is not None:
+            return _crashed(own)
+        sys.stdout = _nowhere()  # a full disk: all else that these verbs open has a name
+        complain(f"standard output can't be written: {error.strerror}")
         return own
+    except Exception:  # noqa: BLE001 - a crash of ours must not look like the command's own exit code
+        return _crashed(own)
+
+
+def _crashed(own: int) -> int:
+    import traceback
+
+    traceback.print_exc()
+    complain("this is a fault of spawnguard; please report it with the lines above")
+    return own
+
+
+def _nowhere() -> TextIO:
+    """In the place of a stream that takes nothing: Python flushes both at its exit, and 120 would be the exit code."""
+    return open("/dev/null", "w")  # noqa: SIM115 - it has to live until the interpreter is gone
 
 
 def complain(*lines: str) -> None:
@@ -134,5 +147,5 @@ def _say(lines: Sequence[str]) -> None:
     try:
         sys.stderr.write("".join(f"{line}\n" for line in lines))
         sys.stderr.flush()
-    except OSError:
-        pass  # the terminal or the reader of our standard error is gone; what we do does not depend on it
+    except OSError:  # the terminal or the reader of our standard error is gone; what we do does not depend on it
+        sys.stderr = _nowhere()

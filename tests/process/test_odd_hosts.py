@@ -130,3 +130,38 @@ def test_a_host_at_its_limit_of_descriptors_loses_none(tmp_path: Path) -> None:
 def test_nul_in_the_directory(place: str) -> None:
     with pytest.raises(ValueError, match="NUL"):
         spawnguard.launch(["true"], cwd=place)
+
+
+# -- outputs that take nothing ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [(), ("--log", "log"), ("--log-prefix",)])
+def test_a_full_standard_error_does_not_change_the_exit_code(
+    spawnguard_run: Start, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """Python flushes it again at exit, and would make it 120."""
+    with open("/dev/full", "w") as full:
+        run = spawnguard_run("sh", "-c", "exit 3", options=("-v", "-e", "A=b", *options), stderr=full, cwd=tmp_path)
+        assert run.wait(60) == 3
+
+
+@pytest.mark.parametrize("verb", [("explain", "--all"), ("profiles",), ("report",), ("profiles", "clean")])
+def test_a_full_standard_output_is_said(
+    root: Path, tmp_path: Path, mark: dict[str, str], verb: tuple[str, ...]
+) -> None:
+    (tmp_path / "reports").mkdir()
+    words = [*verb, f"{tmp_path}"] if verb == ("report",) else [*verb]
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(root), **mark}
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "spawnguard", *words],
+            env=environ,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert (ended.returncode, ended.stderr) == (
+        2,
+        "spawnguard: standard output can't be written: No space left on device\n",
+    )
