@@ -127,7 +127,7 @@ def _crashed(own: int) -> int:
 
 def _nowhere() -> TextIO:
     """In the place of a stream that takes nothing: Python flushes both at its exit, and 120 would be the exit code."""
-    return open("/dev/null", "w")  # noqa: SIM115 - it has to live until the interpreter is gone
+    return open("/dev/null", "w")
 
 
 def complain(*lines: str) -> None:
