@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from ..errors import ChildFailed, ChildStatusLost, ProcessError
 from . import reasons
-from .obituary import how
+from .obituary import how, linked
 from .stop import stop
 
 TYPE_CHECKING = False
@@ -260,7 +260,10 @@ class Child:
                 self._close_if_over()
 
     def _failed(self, phase: str = "") -> ChildFailed:
-        return self._error(ChildFailed, how(self.returncode), phase=phase)
+        error = self._error(ChildFailed, how(self.returncode), phase=phase)
+        told = linked(self.returncode, error.tail, self.resolution.environ) if self.resolution else ()
+        error.reason += "".join(f"; the dynamic linker was told {text}" for text in told)
+        return error
 
     def _error(self, kind: type[AnyError], reason: str, *, phase: str = "") -> AnyError:
         if self._over and self._pump:

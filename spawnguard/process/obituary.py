@@ -56,6 +56,17 @@ def exit_code(status: int) -> int:
     return 128 - status if status < 0 else status
 
 
+def linked(status: int | None, tail: Iterable[str], environ: Mapping[str, str]) -> list[str]:
+    """What the dynamic linker was told, as ``NAME=VALUE``, if it may be to blame for the end; else nothing.
+
+    A library that is preloaded and lacks another one ends every program with 127, before its first line.
+    """
+    lines = list(tail)
+    if not any(_NOT_LINKED.search(line) for line in lines) and (status != 127 or lines):
+        return []
+    return [f"{name}={show(name, environ[name])}" for name in _LINKER if environ.get(name)]
+
+
 class Obituary:
     """What is known about the end of a run. Every field but ``name`` may be left out; ``str()`` is the text.
 
@@ -169,13 +180,7 @@ class Obituary:
         return [f"pid {pid} would not die" for pid in self.left]
 
     def _hints(self) -> list[str]:
-        hints = []
-        if any(_NOT_LINKED.search(line) for line in self.tail) or (self.status == 127 and not self.tail):
-            hints += [
-                f"the dynamic linker was told {name}={show(name, self.environ[name])}"
-                for name in _LINKER
-                if self.environ.get(name)
-            ]
+        hints = [f"the dynamic linker was told {text}" for text in linked(self.status, self.tail, self.environ)]
         if self.late:
             hints.append("a start that takes longer: --ready-timeout")
         return hints

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 from ..errors import ChildFailed
-from ..policy.secrets import show
-from ..process.obituary import how
+from ..process.obituary import how, linked
 from ..process.tree import members
 from .ports import TRIES, was_taken
 from .question import Health, Question, ask
@@ -224,9 +223,6 @@ class Server:
         return self.child._error(ChildFailed, reason, phase=phase)
 
     def _linker(self, lines: Sequence[str]) -> str:
-        """What the dynamic linker was told, if it is to blame: a library that is preloaded and lacks another ends with 127."""
         resolution = self.child.resolution
-        if resolution is None or not any("shared object file" in line or "undefined symbol" in line for line in lines):
-            return ""
-        told = ((name, resolution.environ.get(name)) for name in ("LD_PRELOAD", "LD_LIBRARY_PATH"))
-        return "".join(f"; {name}={show(name, value)}" for name, value in told if value)
+        told = linked(self.child.returncode, lines, resolution.environ) if resolution else ()
+        return "".join(f"; {text}" for text in told)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,3 +78,41 @@ def spawnguard() -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
+
+
+# -- what tests/process has for living trees, terminals and the processes that a test may leave -----------------------
+
+_spec = importlib.util.spec_from_file_location("spawnguard_tests_process", ROOT / "tests" / "process" / "conftest.py")
+assert _spec is not None
+assert _spec.loader is not None
+_process = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_process)
+
+leaves_nothing_behind = _process.leaves_nothing_behind
+mark = _process.mark
+watch = _process.watch
+tree_code = _process.tree_code
+spawnguard_run = _process.spawnguard_run
+on_terminal = _process.on_terminal
+
+
+@pytest.fixture
+def port() -> int:
+    """A port of the loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def broken_library(tmp_path: Path) -> Path:
+    """A shared library that needs one that is nowhere, made without a compiler: a copy in which the name is another."""
+    mapped = Path("/proc/self/maps").read_text().split()
+    candidates = sorted({Path(word) for word in mapped if word.startswith("/") and ".so" in word})
+    for candidate in candidates:
+        content = candidate.read_bytes()
+        if b"\0libc.so.6\0" in content:
+            path = tmp_path / "hook.so"
+            path.write_bytes(content.replace(b"\0libc.so.6\0", b"\0libnowher\0"))
+            return path
+    pytest.skip("no library that names libc.so.6")
