@@ -63,7 +63,7 @@ def start(
     if subprocess.PIPE in (stdin, stdout, stderr):
         raise ValueError("a pipe that nobody reads stops the command once it is full: give a file, or log=…")
     _prepare()
-    link, process = _start_keeper(argv, stdin, stdout, stderr, pass_fds)
+    link, process = _start_keeper(argv, _keepers_environ(block), stdin, stdout, stderr, pass_fds)
     child = Child(argv, link, process, name=name)
     with _lock:
         _children.add(child)
@@ -80,17 +80,31 @@ def start(
     return child
 
 
+def _keepers_environ(block: Sequence[bytes]) -> dict[bytes, bytes]:
+    """As this program was started (what it has become may not even start a Python), but only what the child gets too.
+
+    A secret that was stripped shall be in no process that we start. What the dynamic linker was told stays: this
+    interpreter was loaded with it.
+    """
+    given = set(block)
+    entries = [entry for entry in read_start_block() if entry in given or entry.startswith((b"LD_", b"DYLD_"))]
+    return dict(entry.split(b"=", 1) for entry in entries if entry.find(b"=") > 0)
+
+
 def _start_keeper(
-    argv: Sequence[str | bytes], stdin: Stream, stdout: Stream, stderr: Stream, pass_fds: Sequence[int]
+    argv: Sequence[str | bytes],
+    environ: dict[bytes, bytes],
+    stdin: Stream,
+    stdout: Stream,
+    stderr: Stream,
+    pass_fds: Sequence[int],
 ) -> tuple[Link, subprocess.Popen[bytes]]:
-    """Under the environment that this program was started with: what it has become may not even start a Python."""
     if not sys.executable:
         raise LaunchError(
             _text(argv), "there is no interpreter for the keeper (sys.executable is empty)", phase="keeper"
         )
     if stdin is None and os.isatty(0):
         stdin = subprocess.DEVNULL
-    environ = dict(entry.split(b"=", 1) for entry in read_start_block() if entry.find(b"=") > 0)
     ours, theirs, pidfd = pair()
     command = [sys.executable, "-I", "-S", "-c", _KEEPER, str(theirs), str(pidfd)]
     fds = (theirs, *((pidfd,) if pidfd >= 0 else ()), *pass_fds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import errno
 import os
@@ -613,7 +614,25 @@ def test_the_keeper_sits_in_our_session_and_in_a_group_of_its_own(block: list[by
         assert signal.SIGCHLD not in blocked
         assert {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP} <= blocked
         assert os.readlink(f"/proc/{keeper}/cwd") == "/"
-        assert Path(f"/proc/{keeper}/environ").read_bytes() == Path("/proc/self/environ").read_bytes()
+
+
+def test_the_keeper_has_of_our_start_up_environment_what_the_child_gets_too(
+    python: Callable[..., Any], block: list[bytes]
+) -> None:
+    code = """
+import os, sys
+os.environ["LANG"] = "written later"
+from spawnguard.process.start import start
+block = [b"PATH=" + os.environb[b"PATH"], b"LANG=written later", b"SHARED=other", *map(os.fsencode, sys.argv[1:])]
+with start(["sleep", "1000"], block) as child:
+    print(open(f"/proc/{child._keeper.pid}/environ").read().strip("\\0").split("\\0"), flush=True)
+"""
+    path = f"PATH={os.environ['PATH']}"
+    environ = dict(entry.decode().split("=", 1) for entry in block)
+    ours = {"LANG": "C", "SHARED": "ours", "HF_TOKEN": "t", "LD_LIBRARY_PATH": "/nonexistent", **environ}
+    host = python(code, *(entry.decode() for entry in block), env=ours)
+    marks = [entry.decode() for entry in block if not entry.startswith(b"PATH=")]
+    assert sorted(ast.literal_eval(host.ready)) == sorted([path, "LD_LIBRARY_PATH=/nonexistent", *marks])
 
 
 def test_nothing_polls_while_nothing_happens(block: list[bytes]) -> None:

@@ -29,3 +29,19 @@ print(*done.stdout.split(), flush=True)
     path = str(Path(__file__).resolve().parents[2])
     child = python(code, BELOW, env={"PATH": "/usr/bin:/bin", "TOKEN": "t", "PYTHONPATH": path})
     assert child.ready == "False 0"
+
+
+def test_nor_is_it_in_what_watches_over_the_child(python: Callable[..., Any]) -> None:
+    code = """
+import psutil, spawnguard
+print("ready", flush=True)
+with spawnguard.launch(["sleep", "1000"], policy=spawnguard.Policy.load(env={"TOKEN": "strip"})) as child:
+    for process in psutil.Process().children(recursive=True):
+        block = open(f"/proc/{process.pid}/environ", "rb").read()
+        print(process.pid == child.pid, b"TOKEN=" in block, b"PATH=" in block, flush=True)
+"""
+    path = str(Path(__file__).resolve().parents[2])
+    host = python(code, env={"PATH": "/usr/bin:/bin", "TOKEN": "t", "PYTHONPATH": path})
+    assert host.ready == "ready"
+    assert sorted([host.hear(), host.hear()]) == ["False False True", "True False True"]
+    assert host.finish() == 0
