@@ -88,8 +88,9 @@ def configure(
 ) -> list[Outcome]:
     """Bring the allocator of a CUDA, ROCm, XPU or CPU build to ``options``, unless it is there already.
 
-    ``options`` are all that are to be in effect, ``declared`` those that somebody asked for (None: at its default);
-    each of these gets an outcome. ``why`` says in a reason why a call had to be made, ``found`` why none was needed.
+    ``options`` are those that were decided, ``declared`` those that somebody asked for (None: at its default); each of
+    these gets an outcome. An option that nobody asked for stays as it is, since the program may have set it itself.
+    ``why`` says in a reason why a call had to be made, ``found`` why none was needed.
     """
     build = Native(torch, of, why, found) if of in ("cuda", "rocm") else Stored(torch, of, why)
     return build.configure(options, declared)
@@ -119,8 +120,9 @@ class Native:
         if call is None:
             return [self._verified(option, text, before, before) for option, text in declared.items()]
         failed = ""
+        wanted = _merged(options, fields.in_effect(before), declared)
         try:
-            call(fields.whole(options, [option for option, text in declared.items() if text is None]))
+            call(fields.whole(wanted, [option for option, text in declared.items() if text is None]))
         except ERRORS as error:
             failed = short(error) + restore(self.torch, self.kind, before)
         try:
@@ -163,9 +165,11 @@ class Stored:
 
     def configure(self, options: dict[str, str], declared: dict[str, str | None]) -> list[Outcome]:
         call, text, failed = setter(self.torch, self.kind), raw(self.torch), ""
-        if call is not None and fields.split(text or "") != options:
+        stored = fields.split(text or "")
+        wanted = _merged(options, stored, declared)
+        if call is not None and stored != wanted:
             try:
-                call(fields.whole(options, []))
+                call(fields.whole(wanted, []))
             except ERRORS as error:
                 failed = short(error)
                 _put_back(call, text)
@@ -179,6 +183,10 @@ class Stored:
         if known:
             return "unverified", f"{self.why}; an XPU's allocator has no typed field to read back"
         return "unsupported", "this torch can neither set nor read the allocator of an XPU"
+
+
+def _merged(options: dict[str, str], now: dict[str, str], declared: dict[str, str | None]) -> dict[str, str]:
+    return {**options, **{option: text for option, text in now.items() if option not in declared}}
 
 
 def restore(torch: ModuleType, of: str, before: dict[str, Any]) -> str:
