@@ -150,8 +150,8 @@ def test_a_hazard(doctor: Doctor, entries: list[str], hazard: str, variables: li
     assert document["hazards"][0]["variables"] == variables
 
 
-def test_devices_that_are_hidden_by_an_empty_list(doctor: Doctor) -> None:
-    status, document = doctor("CUDA_VISIBLE_DEVICES=")
+def test_devices_that_are_hidden_by_an_empty_list(doctor: Doctor, install: Callable[..., Path]) -> None:
+    status, document = doctor("CUDA_VISIBLE_DEVICES=", python=install("2.13.0"))  # a CPU build has none to hide
     assert status == 1
     assert document["hazards"][0]["variables"] == ["CUDA_VISIBLE_DEVICES"]
 
