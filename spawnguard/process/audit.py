@@ -164,7 +164,7 @@ def _plan(environ: Mapping[str, str]) -> dict[str, Any]:
 
     try:
         plan = json.loads(environ.get(PLAN, ""))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return plan if isinstance(plan, dict) else {}
 

@@ -89,7 +89,7 @@ def read(run_dir: str) -> dict[str, Any] | None:
             if os.fstat(descriptor).st_uid != os.getuid():
                 return None
             data = json.loads(file.read(_LARGEST))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         return None
@@ -98,11 +98,12 @@ def read(run_dir: str) -> dict[str, Any] | None:
         and isinstance(data.get("decisions"), dict)
         and all(isinstance(item, dict) for item in data["decisions"].values())
         and isinstance(data.get("secrets"), list)
+        and all(isinstance(pattern, str) for pattern in data["secrets"])
         and isinstance(data.get("leader"), list)
     )
     try:
-        bytes.fromhex(data["salt"])
-    except (KeyError, TypeError, ValueError):
+        digest(bytes.fromhex(data["salt"]), "", "", secret=False)
+    except (KeyError, TypeError, ValueError):  # no hexadecimal, too long for a key
         return None
     return data if well_formed else None
 

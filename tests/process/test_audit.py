@@ -190,7 +190,20 @@ def test_without_a_record_parents_are_compared(run: Callable[..., Run]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"schema":2}', '{"schema":1,"salt":"x"}', '{"schema":1,"salt":"00","environ":[]}']
+    "text",
+    [
+        *(
+            "",
+            "[]",
+            "{",
+            "[" * 60_000,
+            '{"schema":2}',
+            '{"schema":1,"salt":"x"}',
+            '{"schema":1,"salt":"00","environ":[]}',
+        ),
+        '{"schema":1,"salt":"%s","environ":{},"decisions":{},"secrets":[],"leader":[]}' % ("00" * 65),
+        '{"schema":1,"salt":"00","environ":{},"decisions":{},"secrets":[7],"leader":[]}',
+    ],
 )
 def test_a_record_that_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / record.FILE).write_text(text)
@@ -242,6 +255,13 @@ def test_a_bare_process(python: Callable[..., Any], capsys: pytest.CaptureFixtur
     assert "as its parent's, 1 other variable changed" in next(
         line for line in out.splitlines() if line.startswith(pid)
     )
+
+
+@pytest.mark.parametrize("plan", ["[" * 60_000, "{", "[]", '{"run":5,"allocator":7}'])
+def test_a_plan_that_is_none(python: Callable[..., Any], capsys: pytest.CaptureFixture[str], plan: str) -> None:
+    child = python(PARENT, env={**os.environ, "SPAWNGUARD_PLAN": plan})
+    assert main(["audit", str(child.pid)]) == 0
+    assert "1 process" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [["4194305"], ["no-such-run"], ["/no/such/dir"], ["--bad"], ["a", "b"]])
