@@ -1,32 +1,18 @@
-"""What the torch allocator shall be. ``settings`` and ``planning`` are pure; ``runtime`` and ``memory`` are for a process that
-has torch, and their names stand here too, loaded when they are asked for:
+"""What the torch allocator shall be. ``grammar``, ``options`` and ``planning`` are pure; ``runtime`` and ``memory`` are for a
+process that has torch, and their names stand here too, loaded when they are asked for:
 
 ``settings()``, ``apply(**options)``, ``using(**options)``, ``set_expandable_segments(bool)``, ``memory.dump()``.
 """
 
 from __future__ import annotations
 
-from spawnguard.allocator import settings as _settings
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from spawnguard.allocator.runtime import Outcome, Settings, Using, apply, set_expandable_segments, using
+    from spawnguard.allocator.runtime import Outcome, Settings, Using, apply, set_expandable_segments, settings, using
 
-__all__ = ["Outcome", "Settings", "Using", "apply", "set_expandable_segments", "using"]
-
-
-class _Callable(type(_settings)):  # type: ignore[misc]
-    """``spawnguard.allocator.settings`` is the module of the grammar, and, called, the settings of this process."""
-
-    def __call__(self) -> Settings:
-        from spawnguard.allocator import runtime
-
-        return runtime.settings()
-
-
-_settings.__class__ = _Callable
+__all__ = ["Outcome", "Settings", "Using", "apply", "set_expandable_segments", "settings", "using"]
 
 
 def __getattr__(name: str) -> Any:

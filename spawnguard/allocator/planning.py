@@ -7,8 +7,8 @@ Sources: the ``getenv`` order in ``c10/core/AllocatorConfig.cpp`` and ``CUDAAllo
 
 from __future__ import annotations
 
+from spawnguard.allocator.grammar import ALIASES, release
 from spawnguard.allocator.options import NEWEST_TORCH, NEWEST_TORCH_NPU
-from spawnguard.allocator.settings import ALIASES, release
 
 CUDA, HIP, UNIFIED, NPU = ALIASES
 

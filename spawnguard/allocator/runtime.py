@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from spawnguard.allocator import settings as grammar
+from spawnguard.allocator import grammar as grammar
 from spawnguard.child.inject import _spawnguard_allocator as allocator
 from spawnguard.child.inject import _spawnguard_fields as fields
 from spawnguard.child.inject import _spawnguard_npu as npu

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from spawnguard.allocator.grammar import ALIASES, validate_text
 from spawnguard.allocator.options import TABLES
-from spawnguard.allocator.settings import ALIASES, validate_text
 from spawnguard.cli.usage import Parser, UsageError, complain
 from spawnguard.errors import Problem
 from spawnguard.plan import block

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from spawnguard.allocator import planning, settings
+from spawnguard.allocator import grammar, planning
 from spawnguard.policy import conflicts, secrets
 from spawnguard.policy.families import FAMILIES
 from spawnguard.policy.glob import match
@@ -45,7 +45,7 @@ def find(parsed: Parsed, facts: Facts) -> list[Hazard]:
 
 
 def _allocator(environ: Mapping[str, str], facts: Facts) -> Iterator[Hazard]:
-    present = tuple(name for name in settings.ALIASES if name in environ)
+    present = tuple(name for name in grammar.ALIASES if name in environ)
     read = planning.honoured(facts.accelerator, facts.torch, facts.torch_npu)
     first = next((name for name in read if name in environ), None)
     if len(present) > 1:
@@ -56,7 +56,7 @@ def _allocator(environ: Mapping[str, str], facts: Facts) -> Iterator[Hazard]:
         text = f"this torch doesn't read it: it reads {' or '.join(read)}"
         yield Hazard("allocator-name-unread", present, text, f"set {planning.variable(facts.accelerator)} instead")
     for name in present:
-        findings = settings.validate_text(
+        findings = grammar.validate_text(
             environ[name], accelerator=facts.accelerator, torch=facts.torch, torch_npu=facts.torch_npu
         )
         for finding in findings:

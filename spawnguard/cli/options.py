@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from argparse import SUPPRESS, Action
 
-from spawnguard.allocator import settings
+from spawnguard.allocator import grammar
 from spawnguard.cli.usage import UsageError
 from spawnguard.errors import PolicyError, Problem
 from spawnguard.plan import block
@@ -166,7 +166,7 @@ def _allocator_entry(word: str, report: Report) -> Entry | None:
     if not name.replace("_", "").isalnum():
         report(("--allocator",), f"{name!r} is no allocator option", "write --allocator KEY=VALUE")
         return None
-    rule = Rule(OVERRIDE, settings.spell_word(value), literal=True) if equals else Rule(STRIP)
+    rule = Rule(OVERRIDE, grammar.spell_word(value), literal=True) if equals else Rule(STRIP)
     return Entry(Pattern(name, EXACT, name), (rule,))
 
 

@@ -4,7 +4,7 @@ variable carries the result. Pure; asked after every variable of ``[env]`` was d
 
 from __future__ import annotations
 
-from spawnguard.allocator import planning, settings
+from spawnguard.allocator import grammar, planning
 from spawnguard.errors import Problem
 from spawnguard.policy.conflicts import Conflict
 from spawnguard.policy.index import Held, explain_by, held, whole
@@ -59,7 +59,7 @@ def decide(
     backend = facts.accelerator or "cuda"
     honoured = planning.honoured(backend, facts.torch, facts.torch_npu)
     theirs = _first_present(honoured, situation.parent)
-    current = dict(settings.parse(situation.parent[theirs])) if theirs else {}
+    current = dict(grammar.parse(situation.parent[theirs])) if theirs else {}
     rules = [one for place in placed for one in held([place], current.get(place[1].pattern.name), situation)]
     if not rules:
         return None
@@ -90,7 +90,7 @@ def _inherited(
     """
     given: list[tuple[int, int, str, Held]] = []
     start = 0
-    order = [*honoured, *(alias for alias in settings.ALIASES if alias not in honoured)]
+    order = [*honoured, *(alias for alias in grammar.ALIASES if alias not in honoured)]
     for rank, alias in enumerate(order):
         value = situation.parent.get(alias)
         # Globs are looked through: `"*" = "inherit"` says nothing about the allocator.
@@ -131,7 +131,7 @@ class _Meeting:
 
     def edit(self, text: str | None, *, create: bool = True) -> tuple[str | None, list[Word]]:
         """Settings that are set but empty are a user's word: a default leaves them alone."""
-        there = {name for name, _ in settings.parse(text or "")}
+        there = {name for name, _ in grammar.parse(text or "")}
         words = [word for word in self.words if create or word.selector in there]
         if text == "":
             words = [word for word in words if word.rule.action != DEFAULT]
@@ -150,7 +150,7 @@ class _Meeting:
         if effective:
             explain_by(decision, effective[-1].held, self.layers)
         decision.note = self.note()
-        options = dict(settings.parse(text or ""))
+        options = dict(grammar.parse(text or ""))
         plan: dict[str, object] = {
             "backend": self.backend,
             "guessed": self.guessed,
@@ -170,7 +170,7 @@ class _Meeting:
     def write(self, text: str | None, effective: Sequence[Word]) -> list[Decision]:
         """Exactly one variable carries the settings; every other alias is removed."""
         decisions = []
-        for alias in settings.ALIASES:
+        for alias in grammar.ALIASES:
             after = text if alias == self.own else None
             if after is None and alias not in self.environ and alias not in self.situation.parent:
                 continue
@@ -191,7 +191,7 @@ class _Meeting:
     def guess(self, edited: str | None) -> list[Decision]:
         """Nothing is removed: options are edited where they stand; new ones go to the guessed backend's variable."""
         decisions = []
-        for alias in settings.ALIASES:
+        for alias in grammar.ALIASES:
             present = self.environ.get(alias)
             if present is not None:
                 after, effective = self.edit(present, create=alias == self.own)
@@ -209,15 +209,15 @@ class _Meeting:
     def adds(self) -> bool:
         """Whether the options bring one that the inherited settings lack."""
         inherited = self.environ[self.origin] if self.origin else None
-        there = {name for name, _ in settings.parse(inherited or "")}
+        there = {name for name, _ in grammar.parse(inherited or "")}
         created, _ = self.edit(inherited)
-        return any(name not in there for name, _ in settings.parse(created or ""))
+        return any(name not in there for name, _ in grammar.parse(created or ""))
 
     def findings(self, text: str, effective: Sequence[Word]) -> tuple[list[Problem], list[Conflict]]:
         """What torch would refuse, with the rule that brought it (torch itself would say so minutes later), and doubts."""
         facts = self.situation.facts
         problems, doubts = [], []
-        for finding in settings.validate_text(
+        for finding in grammar.validate_text(
             text, accelerator=self.backend, torch=facts.torch, torch_npu=facts.torch_npu
         ):
             word = next((w for w in effective if w.selector == finding.option), None)
@@ -246,5 +246,5 @@ def inherited_findings(environ: Mapping[str, str], facts: Facts) -> list[str]:
     name = _first_present(planning.honoured(backend, facts.torch, facts.torch_npu), environ)
     if name is None:
         return []
-    found = settings.validate_text(environ[name], accelerator=backend, torch=facts.torch, torch_npu=facts.torch_npu)
+    found = grammar.validate_text(environ[name], accelerator=backend, torch=facts.torch, torch_npu=facts.torch_npu)
     return [f"{name}: {finding.text}" for finding in found]

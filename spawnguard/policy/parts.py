@@ -7,7 +7,7 @@ changed something.
 
 from __future__ import annotations
 
-from spawnguard.allocator import settings
+from spawnguard.allocator import grammar
 from spawnguard.policy import glob
 from spawnguard.policy.model import APPEND, DEFAULT, INHERIT, OVERRIDE, PREPEND, STRIP
 
@@ -47,7 +47,7 @@ class Word:
 
 def edit_options(value: str | None, words: Sequence[Word]) -> tuple[str | None, list[Word]]:
     """An option string (``a:b,c:[d:e]``). An option that is there keeps its place; new ones go to the end."""
-    before = settings.parse(value) if value is not None else []
+    before = grammar.parse(value) if value is not None else []
     options = [name for name, _ in before]
     named = [w.selector for w in words if w.selector and w.rule.action in (DEFAULT, OVERRIDE)]
     verdicts = {name: _verdict(name, words) for name in dict.fromkeys((*options, *named))}
@@ -68,7 +68,7 @@ def edit_options(value: str | None, words: Sequence[Word]) -> tuple[str | None, 
     effective = [
         w for name, w in verdicts.items() if w and (name in was, was.get(name)) != (name in now, now.get(name))
     ]
-    return settings.render(after) or None, effective or list(words)
+    return grammar.render(after) or None, effective or list(words)
 
 
 def edit_entries(value: str | None, words: Sequence[Word], kind: Entries) -> tuple[str | None, list[Word]]:

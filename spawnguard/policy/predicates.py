@@ -5,7 +5,7 @@ Each takes a ``Case`` and gives the variables that meet, in the order to show th
 
 from __future__ import annotations
 
-from spawnguard.allocator import planning, settings
+from spawnguard.allocator import grammar, planning
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Found = tuple[str, ...]
 
-UNIFIED, NPU = settings.ALIASES[2:]
+UNIFIED, NPU = grammar.ALIASES[2:]
 
 
 class Case:
@@ -25,7 +25,7 @@ class Case:
 
     def __init__(self, environ: Mapping[str, str], features: frozenset[str], facts: Facts) -> None:
         self.environ, self.features, self.facts = environ, features, facts
-        self.aliases = tuple(name for name in settings.ALIASES if name in environ)
+        self.aliases = tuple(name for name in grammar.ALIASES if name in environ)
         self.expandable = tuple(name for name in self._effective() if _expandable(environ[name]))
 
     def _effective(self) -> Found:
@@ -44,13 +44,13 @@ class Case:
 
     def torch_before(self, *version: int) -> bool:
         """Whether torch is known, and older than ``version``."""
-        known = settings.release(self.facts.torch)
+        known = grammar.release(self.facts.torch)
         return known is not None and known < version
 
 
 def _expandable(text: str) -> bool:
     # A later option wins, as in torch; the test on the text saves the parsing in the ordinary case.
-    return "expandable_segments" in text and dict(settings.parse(text)).get("expandable_segments") == "True"
+    return "expandable_segments" in text and dict(grammar.parse(text)).get("expandable_segments") == "True"
 
 
 def feature_with_expandable(*features: str, unless: str = "") -> Callable[[Case], Found]:

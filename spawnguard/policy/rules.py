@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spawnguard.allocator import settings
+from spawnguard.allocator import grammar
 from spawnguard.policy import conditions, expand
 from spawnguard.policy.model import ACTIONS, APPEND, INHERIT, OVERRIDE, PLAIN, PREPEND, STRIP, Rule
 from spawnguard.policy.problems import kind, near
@@ -44,7 +44,7 @@ def _rule(value: object, path: Path, literal: bool, report: Report, *, option: b
         return _bare(value, path, report, option=option)
     if isinstance(value, (bool, int, float)):
         if option:
-            return Rule(OVERRIDE, settings.spell(value), literal=True)
+            return Rule(OVERRIDE, grammar.spell(value), literal=True)
         text = report.quoted(value, path)
         report(
             path,
@@ -119,7 +119,7 @@ def _value(action: str, value: object, path: Path, literal: bool, report: Report
             )
         return None
     if option and isinstance(value, (bool, int, float)):
-        return settings.spell(value)
+        return grammar.spell(value)
     if not isinstance(value, str):
         report(path, f"{action} needs a string, not a {kind(value)}", f"write {action} = {report.quoted(value, path)}")
         return None

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from spawnguard.allocator.grammar import ALIASES, parse, validate_text
 from spawnguard.allocator.options import CUDA
 from spawnguard.allocator.planning import honoured
-from spawnguard.allocator.settings import ALIASES, parse, validate_text
 from spawnguard.plan.bootstrap import inject, plan_text
 from spawnguard.plan.facts import find_facts
 

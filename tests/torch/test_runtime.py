@@ -123,9 +123,9 @@ def test_the_module_of_the_grammar_keeps_its_name() -> None:
     assert (
         run(
             """
-        from spawnguard.allocator import settings
-        from spawnguard.allocator.settings import parse
-        assert settings.parse is parse
+        from spawnguard.allocator import grammar
+        from spawnguard.allocator.grammar import parse
+        assert grammar.parse is parse
         print(json.dumps("torch" in sys.modules))
         """
         )

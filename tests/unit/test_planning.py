@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spawnguard.allocator.grammar import ALIASES
 from spawnguard.allocator.planning import honoured, setter, variable
-from spawnguard.allocator.settings import ALIASES
 
 CUDA, HIP, UNIFIED, NPU = ALIASES
 ALL_THREE = (CUDA, HIP, UNIFIED)
@@ -96,8 +96,8 @@ def test_it_costs_no_import(root: Path) -> None:
 import sys
 sys.path.insert(0, {str(root)!r})
 before = set(sys.modules)
-from spawnguard.allocator import planning, settings
-assert not settings.validate(settings.parse("max_split_size_mb:64"), accelerator="cuda", torch=None, torch_npu=None)
+from spawnguard.allocator import planning, grammar
+assert not grammar.validate(grammar.parse("max_split_size_mb:64"), accelerator="cuda", torch=None, torch_npu=None)
 print(*(name for name in set(sys.modules) - before if not name.startswith("spawnguard")))
 """
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spawnguard.allocator.options import TABLES
-from spawnguard.allocator.settings import (
+from spawnguard.allocator.grammar import (
     ALIASES,
     Finding,
     parse,
@@ -18,6 +17,7 @@ from spawnguard.allocator.settings import (
     validate,
     validate_text,
 )
+from spawnguard.allocator.options import TABLES
 
 Findings = list[Finding]
 
