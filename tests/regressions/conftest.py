@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
 import subprocess
 import sys
@@ -116,3 +117,26 @@ def broken_library(tmp_path: Path) -> Path:
             path.write_bytes(content.replace(b"\0libc.so.6\0", b"\0libnowher\0"))
             return path
     pytest.skip("no library that names libc.so.6")
+
+
+@pytest.fixture
+def torch_of(tmp_path: Path) -> Callable[..., str]:
+    """``torch_of("2.13.0+cu126", hip=None)``: a Python whose site-packages say that they hold that torch. It can't be
+    imported; what a build is, is read as text."""
+
+    def make(version: str, hip: str | None = None) -> str:
+        venv = tmp_path / version
+        site = venv / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+        (site / "torch").mkdir(parents=True)
+        (venv / "bin").mkdir()
+        (venv / "bin" / "python").symlink_to(os.path.realpath(sys.executable))
+        (venv / "pyvenv.cfg").write_text(f"home = {os.path.dirname(os.path.realpath(sys.executable))}\n")
+        cuda = None if hip else "12.6"
+        (site / "torch" / "version.py").write_text(
+            f"__version__ = {version!r}\ncuda = {cuda!r}\nhip = {hip!r}\nxpu = None\n"
+        )
+        (site / f"torch-{version}.dist-info").mkdir()
+        (site / f"torch-{version}.dist-info" / "METADATA").write_text(f"Name: torch\nVersion: {version}\n")
+        return str(venv / "bin" / "python")
+
+    return make
