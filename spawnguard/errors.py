@@ -106,6 +106,9 @@ class ProcessError(SpawnguardError):
         self.signal = -status if status is not None and status < 0 else None
         self.tail, self.why_no_tail, self.log, self.decisions = tuple(tail), why_no_tail, log, tuple(decisions)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self).partition(chr(10))[0]!r})"  # Exception's own shows the arguments
+
     @property
     def who(self) -> str:
         """The run's name, or the program. Never the arguments: a key may stand in them."""

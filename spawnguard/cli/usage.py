@@ -36,6 +36,9 @@ RUN_ALONE = (
 )  # fmt: skip
 
 
+UNKNOWN = "unrecognized arguments: "  # how argparse begins the message that shows them
+
+
 def _formatter(prog: str) -> RawDescriptionHelpFormatter:
     # argparse makes one for every option that is added; asked for a width, each would import shutil and its kin.
     return RawDescriptionHelpFormatter(prog, width=110, max_help_position=30)
@@ -62,11 +65,14 @@ class Parser(ArgumentParser):
         )  # fmt: skip
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}{self._meant(message)} (spawnguard {self.prog.split()[-1]} --help)")
+        shown = message
+        if message.startswith(UNKNOWN) and "=" in message:  # what follows may be the value of a secret
+            shown = message.partition("=")[0] + "=…"
+        raise UsageError(f"{shown}{self._meant(message)} (spawnguard {self.prog.split()[-1]} --help)")
 
     def _meant(self, message: str) -> str:
         """What to do about a word that is no option of this verb."""
-        unknown = message.removeprefix("unrecognized arguments: ")
+        unknown = message.removeprefix(UNKNOWN)
         if unknown == message:
             return ""
         word = unknown.split(" ")[0].partition("=")[0]

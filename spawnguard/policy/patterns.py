@@ -24,7 +24,9 @@ def parse_pattern(text: str, path: Path, report: Report) -> Pattern | None:
             return None
         part = rest[:-1]
     if not name or "=" in name or "\0" in name:
-        report(path, f"{text!r} is no variable's name", "a name is not empty and holds no = and no NUL")
+        before, equals, _ = text.partition("=")  # what follows may be the value of a secret
+        shown = before + "=…" if equals else text
+        report(path, f"{shown!r} is no variable's name", "a name is not empty and holds no = and no NUL")
         return None
     if name.startswith("@"):
         if name[1:] not in FAMILIES:

@@ -37,6 +37,16 @@ if TYPE_CHECKING:
 FOREVER = float("inf")
 
 
+class TimeoutExpired(subprocess.TimeoutExpired):
+    """As it is, but for its text, which names the program and not its arguments: a key may stand in them."""
+
+    def __str__(self) -> str:
+        return f"{self.cmd[0]} has not ended after {self.timeout:g} seconds"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+
 class Child:
     """A child that was started by `launch()`: as `subprocess.Popen`, and more. Runs in the process that launched it.
 
@@ -90,7 +100,7 @@ class Child:
         limit = time.monotonic() + (FOREVER if timeout is None else timeout)
         if not self._wait(lambda: self.returncode is not None, limit):
             assert timeout is not None
-            raise subprocess.TimeoutExpired([os.fsdecode(word) for word in self.args], timeout)
+            raise TimeoutExpired(self._argv(), timeout)
         self._wait(lambda: self._over, min(limit, time.monotonic() + 10))  # what it left is being ended: milliseconds
         status = self._status()
         assert status is not None

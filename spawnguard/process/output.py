@@ -8,6 +8,8 @@ import select
 import subprocess
 import time
 
+from .child import TimeoutExpired
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
@@ -75,7 +77,7 @@ class Pipes:
             self._read()
             self._write()
             if timeout is not None and time.monotonic() >= limit and not child._is_over():
-                raise subprocess.TimeoutExpired(child._argv(), timeout, self.output(1), self.output(2))
+                raise TimeoutExpired(child._argv(), timeout, self.output(1), self.output(2))
         self._read()  # what the dead have left in the pipes
         limit = time.monotonic() + _LAST
         while child._pump and self._readers and (rest := limit - time.monotonic()) > 0:

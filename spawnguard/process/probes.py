@@ -272,9 +272,9 @@ def tcp(address: str, *, timeout: float = DEFAULT_TIMEOUT, own: bool = True) -> 
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ValueError(f"{address!r}: write an IPv6 address in brackets, [::1]:8000")
+        raise ValueError(f"{_hidden(address)!r}: write an IPv6 address in brackets, [::1]:8000")
     if not separator:
-        raise ValueError(f"{address!r} is no port to probe: write HOST:PORT")
+        raise ValueError(f"{_hidden(address)!r} is no port to probe: write HOST:PORT")
     return TcpProbe(host, _port(port, address), timeout=_positive(timeout), own=own)
 
 
@@ -332,4 +332,4 @@ def _positive(seconds: float) -> float:
 
 def _hidden(text: str) -> str:
     """The text without what stands before an ``@``: it may be a password."""
-    return re.sub(r"(://).*@", r"\1<hidden>@", text)
+    return re.sub(r"(?s)^(.*?://)?.*@", r"\1<hidden>@", text)

@@ -339,7 +339,7 @@ def test_errors_are_whole_on_the_other_side_of_a_pickle() -> None:
         assert type(copy) is kind
         assert copy.__dict__ == error.__dict__
         assert (copy.who, copy.signal, copy.status, copy.exit_code) == ("qwen", 9, -9, code)
-        assert "s3cr3t" not in str(copy) + repr(copy)
+        assert "s3cr3t" not in str(copy) + repr(copy) + repr(error)
     assert str(error) == "qwen ended after 41.2 s (loading)\n  | last words\n  the whole log: /run/log"
 
 
@@ -443,9 +443,16 @@ def test_run_like_subprocess(env: dict[str, str]) -> None:
 
 
 def test_run_with_a_limit(env: dict[str, str]) -> None:
+    argv = ["sh", "-c", "echo so far; exec sleep 1000", "sh", "--key=s3cr3t"]
     with pytest.raises(subprocess.TimeoutExpired) as caught:
-        run(["sh", "-c", "echo so far; exec sleep 1000"], env=env, timeout=0.5, stdout=subprocess.PIPE)
+        run(argv, env=env, timeout=0.5, stdout=subprocess.PIPE)
     assert caught.value.output == b"so far\n"
+    assert caught.value.cmd == argv
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+        assert (str(error), repr(error)) == (
+            "sh has not ended after 0.5 seconds",
+            "TimeoutExpired('sh has not ended after 0.5 seconds')",
+        )
 
 
 def test_run_ends_the_tree_that_holds_its_pipe(env: dict[str, str]) -> None:

@@ -37,6 +37,9 @@ VERBS = {
     "conflict": ["exec", *POLICY, "--strict", "-e", "CUDA_VISIBLE_DEVICES=", "--", "/bin/true"],
     "not-found": ["exec", "-v", *POLICY, "--", "/nonexistent/command"],
     "bad-option": ["exec", *POLICY, "-e", f"=HF_{VALUE}"],
+    "slip-in-an-option": ["run", *POLICY, f"--overide=HF_TOKEN={VALUE}", "--", "/bin/true"],
+    "slip-in-a-pattern": ["exec", *POLICY, "--keep", f"HF_TOKEN={VALUE}", "--", "/bin/true"],
+    "address-to-ask": ["run", *POLICY, "--ready", f"tcp://user:{VALUE}@host:1", "--", "/bin/true"],
     "bad-allocator": ["exec", *POLICY, "--allocator", "max_split_size_mb=1", "--", "/bin/true"],
 }
 
