@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -126,6 +127,16 @@ def test_each_policy_is_valid(text: str, place: Path, monkeypatch: pytest.Monkey
 
 def test_each_profile_is_named() -> None:
     assert all(f"`{name}`" in README for name in profiles())
+
+
+def test_the_conformance_table_is_what_was_measured() -> None:
+    for found in json.loads((ROOT / "tests/conformance/results.json").read_text()):
+        name = f"{found['python']} {found['suite'].replace('futures', 'concurrent.futures')}"
+        row = re.search(rf"^\| {re.escape(name)} \| (.*) \| (.*) \|$", README, re.MULTILINE)
+        if row is None:
+            continue  # the table need not show all
+        for shown, one in zip(row.groups(), (found["ours"], found["standard"]), strict=True):
+            assert shown == ("–" if one is None else f"{one['run']} / {len(one['failed'])} / {one['skipped']}"), name
 
 
 def test_the_scripts_are_there() -> None:
