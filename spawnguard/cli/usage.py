@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
@@ -36,6 +37,7 @@ RUN_ALONE = (
 )  # fmt: skip
 
 
+LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # no fault of ours
 UNKNOWN = "unrecognized arguments: "  # how argparse begins the message that shows them
 
 
@@ -114,6 +116,9 @@ def guarded(verb: str, words: Sequence[str], *, own: int) -> int:
         sys.stdout = _nowhere()
         return 141
     except OSError as error:
+        if error.errno in LIMITS:
+            complain(f"{error.strerror}: a limit is too low here (ulimit -a), or the machine is full")
+            return own
         if own == 125 or error.filename is not None:
             return _crashed(own)
         sys.stdout = _nowhere()  # a full disk: all else that these verbs open has a name
@@ -151,7 +156,16 @@ def _say(lines: Sequence[str]) -> None:
     if sys.stderr is None:  # started with descriptor 2 closed: there is nobody to tell
         return
     try:
-        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        sys.stderr.write("".join(f"{_safe(line)}\n" for line in lines))
         sys.stderr.flush()
     except OSError:  # the terminal or the reader of our standard error is gone; what we do does not depend on it
         sys.stderr = _nowhere()
+
+
+def _safe(text: str) -> str:
+    """Names of variables and words of the command line may hold what plays with a terminal."""
+    if text.replace("\n", "").isprintable():
+        return text
+    from spawnguard.policy.secrets import printable
+
+    return "\n".join(map(printable, text.split("\n")))

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import time
 
+from ..policy.secrets import printable
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -116,7 +118,7 @@ def read_process(pid: int) -> Process | None:
         pgid=int(fields[2]),
         sid=int(fields[3]),
         state=fields[0].decode(),
-        role=role_of(argv, comm),
+        role=printable(role_of(argv, comm)),  # a process gives itself any name, escape sequences included
         rss=int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
         age=max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")),
         started=started,
@@ -206,7 +208,7 @@ def _psutil_processes(roots: list[int], hidden: set[int]) -> list[Process]:
                         pgid=os.getpgid(item.pid),
                         sid=os.getsid(item.pid),
                         state=state,
-                        role=role_of([os.fsencode(word) for word in item.cmdline()], item.name()),
+                        role=printable(role_of([os.fsencode(word) for word in item.cmdline()], item.name())),
                         rss=item.memory_info().rss,
                         age=max(0.0, time.time() - created),
                         started=int(created * 1000),

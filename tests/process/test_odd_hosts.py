@@ -165,3 +165,51 @@ def test_a_full_standard_output_is_said(
         2,
         "spawnguard: standard output can't be written: No space left on device\n",
     )
+
+
+# -- names that play with a terminal ------------------------------------------------------------------------------------
+
+EVIL = """
+import os, sys
+pid = os.fork()
+if not pid:
+    os.execv("/bin/sh", ["\\x1b[2Jevil", "-c", "echo ready; read word; exit 9"])
+os.waitpid(pid, 0)
+sys.exit(4)
+"""
+
+
+def test_a_process_that_names_itself_so_is_shown_escaped(spawnguard_run: Start) -> None:
+    options = ("--ready", "log:^ready")
+    run = spawnguard_run(
+        sys.executable,
+        "-c",
+        EVIL,
+        options=options,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    said = ""
+    while "ready in" not in said:
+        line = run.stderr.readline()
+        assert line, said
+        said += line
+    said += run.communicate("end\n", timeout=60)[1]
+    assert run.returncode == 4
+    assert "\\x1b[2Jevil (pid" in said
+    assert "\x1b" not in said
+
+
+def test_a_variable_that_is_named_so_is_shown_escaped(root: Path) -> None:
+    """Twice, so that a note has to name it."""
+    code = (
+        "import ctypes, os, sys; strings = lambda *words: (ctypes.c_char_p * (len(words) + 1))(*words, None); "
+        "block = strings(b'\x1b[2JX=1', b'\x1b[2JX=2', b'PATH=/bin:/usr/bin', b'PYTHONPATH=' + os.fsencode(sys.argv[1])); "
+        "argv = strings(os.fsencode(sys.executable), b'-m', b'spawnguard', b'exec', b'true'); "
+        "ctypes.CDLL(None).execve(os.fsencode(sys.executable), argv, block)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, timeout=60, cwd="/")
+    assert ended.returncode == 0
+    assert "several entries for \\x1b[2JX" in ended.stderr
+    assert "\x1b" not in ended.stderr
