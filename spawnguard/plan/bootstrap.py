@@ -119,7 +119,7 @@ def cache_path(environ: Mapping[str, str]) -> str | None:
     base = environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):  # the XDG specification: a relative path is to be ignored
         home = environ.get("HOME", "")
-        if not os.path.isabs(home):
+        if not os.path.isabs(home) or not os.path.isdir(home):  # /nonexistent of a service is to stay what it says
             return None
         base = os.path.join(home, ".cache")
     if os.pathsep in base:  # can't be said in PYTHONPATH

@@ -44,10 +44,7 @@ def make(name: str | None, run_dir: str | None, environ: Mapping[str, str]) -> s
     """
     check_name(name)
     if run_dir is not None:
-        try:
-            path = os.path.abspath(run_dir)
-        except FileNotFoundError:
-            raise RunDirError(run_dir, "the current directory is gone: give an absolute path") from None
+        path = _absolute(run_dir)
         _own(path, strict=False)
     else:
         base = _base(environ)
@@ -55,6 +52,13 @@ def make(name: str | None, run_dir: str | None, environ: Mapping[str, str]) -> s
         path = _unused(base, name or "run")
     _own(os.path.join(path, REPORTS), strict=True)
     return path
+
+
+def _absolute(path: str) -> str:
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        raise RunDirError(path, "the current directory is gone: give an absolute path") from None
 
 
 def check_name(name: str | None) -> None:
@@ -173,7 +177,7 @@ def find(ref: str | None, environ: Mapping[str, str]) -> str:
     """The directory of a run: by its path (anything with ``/``), its name (the newest so named, with or without
     ``-PID``), or the newest of all. Raises RunDirError."""
     if ref is not None and "/" in ref:
-        path = os.path.abspath(ref)
+        path = _absolute(ref)
         status = _status(path)
         if status is None or not stat.S_ISDIR(status.st_mode):
             raise RunDirError(path, "is no run's directory")

@@ -258,9 +258,16 @@ def test_what_the_encoding_of_the_output_lacks_is_escaped(tmp_path: Path) -> Non
 def test_in_a_directory_that_is_gone(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     script = f'cd {tmp_path}/gone && rmdir ../gone && "$@"'
-    for words, code in ([], 0), (["--memory-history"], 0), (["--memory-history", "--run-dir", "here"], 125):
+    run = ["--", "/bin/true"]
+    for words, code in (
+        (["exec", *run], 0),
+        (["exec", "--memory-history", *run], 0),
+        (["exec", "--memory-history", "--run-dir", "here", *run], 125),
+        (["report", "./here"], 2),
+        (["audit", "./here"], 2),
+    ):
         done = subprocess.run(
-            ["/bin/sh", "-c", script, "sh", sys.executable, "-c", START, "exec", *words, "--", "/bin/true"],
+            ["/bin/sh", "-c", script, "sh", sys.executable, "-c", START, *words],
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert done.returncode == code, done.stderr

@@ -84,9 +84,12 @@ def test_without_a_place_for_it_the_package_is_used(tmp_path: Path) -> None:
         {"HOME": str(tmp_path / "file")},
         {"HOME": "/proc"},
         {"HOME": f"{tmp_path}/a:b"},
+        {"HOME": str(tmp_path / "nonexistent")},
     ]
+    (tmp_path / "a:b").mkdir()
     for variables in nowhere:
         assert directory(variables) == PACKAGE
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a:b", "file"]
 
 
 def damage(copy: Path) -> None:
