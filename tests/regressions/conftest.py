@@ -140,3 +140,9 @@ def torch_of(tmp_path: Path) -> Callable[..., str]:
         return str(venv / "bin" / "python")
 
     return make
+
+
+@pytest.fixture
+def stand_in() -> dict[str, str]:
+    """The environment in which the stand-in engines are found; their output is nobody's concern."""
+    return {"PYTHONPATH": str(ROOT / "tests" / "process" / "stand_in"), "SPT_NOENV": "1"}
