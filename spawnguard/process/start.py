@@ -80,14 +80,17 @@ def start(
     return child
 
 
+KEEPERS_OWN = (b"LD_", b"DYLD_", b"RAY_RAYLET_PID=")
+
+
 def _keepers_environ(block: Sequence[bytes]) -> dict[bytes, bytes]:
     """As this program was started (what it has become may not even start a Python), but only what the child gets too.
 
     A secret that was stripped shall be in no process that we start. What the dynamic linker was told stays: this
-    interpreter was loaded with it.
+    interpreter was loaded with it; and that this is a Ray worker, which decides where the keeper stands (step_aside).
     """
     given = set(block)
-    entries = [entry for entry in read_start_block() if entry in given or entry.startswith((b"LD_", b"DYLD_"))]
+    entries = [entry for entry in read_start_block() if entry in given or entry.startswith(KEEPERS_OWN)]
     return dict(entry.split(b"=", 1) for entry in entries if entry.find(b"=") > 0)
 
 
