@@ -107,7 +107,7 @@ ROCM = [("rocm", "applied"), ("rocm6", "unsupported")]
 
 @pytest.mark.parametrize(("build", "expected"), ROCM)
 def test_rocm_is_believed_only_where_it_can(build: str, expected: str, trainer: Any) -> None:
-    """Handed case B29: before torch 2.12 and ROCm 7 the flag reads True, and is ignored."""
+    """before torch 2.12 and ROCm 7 the flag reads True, and is ignored."""
     assert trainer("say(allocator.set_expandable_segments(True).outcome)", FAKE_TORCH=build) == [expected]
 
 

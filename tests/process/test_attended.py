@@ -119,7 +119,7 @@ def test_ready_is_said_and_a_stop_that_was_asked_for_is_no_failure(run: Callable
 
 
 def test_a_proxy_does_not_come_between_and_reaches_the_child(run: Callable[..., Running], port: int) -> None:
-    """B10: urllib and requests send even 127.0.0.1 to the proxy."""
+    """urllib and requests send even 127.0.0.1 to the proxy."""
     proxy = {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
     it = run("--ready", f"http://127.0.0.1:{port}/", "--", *server(port), env=proxy)
     it.until("ready in")
@@ -136,7 +136,7 @@ def test_unbuffered_is_a_default(run: Callable[..., Running], value: str | None,
 
 
 def test_a_death_before_ready_is_known_with_status_phase_and_lines(run: Callable[..., Running], port: int) -> None:
-    """B50: no health check goes on after the child has died; no limit of ours while it lives."""
+    """no health check goes on after the child has died; no limit of ours while it lives."""
     code = "import sys; print('ValueError: no such model', file=sys.stderr); sys.exit(3)"
     it = run("--ready", f"http://127.0.0.1:{port}/", "--", sys.executable, "-c", code)
     assert it.end() == 3
@@ -155,7 +155,7 @@ def test_not_ready_in_time_is_124(run: Callable[..., Running], port: int) -> Non
 
 
 def test_a_stale_server_is_refused_before_the_start(run: Callable[..., Running], port: int) -> None:
-    """B51."""
+    """A stale server on the port would answer for ours."""
     with socket.create_server(("127.0.0.1", port)):
         it = run("--ready", f"http://127.0.0.1:{port}/", "--", "sh", "-c", "echo started")
         assert it.end() == 125
@@ -179,7 +179,7 @@ def test_a_stranger_that_takes_the_port_meanwhile_is_refused(run: Callable[..., 
 
 @linux
 def test_the_first_death_is_named(run: Callable[..., Running], port: int, tmp_path: Path) -> None:
-    """B40: who died of a signal comes first, not what its parent says about it."""
+    """who died of a signal comes first, not what its parent says about it."""
     log = tmp_path / "log"
     it = run("--name", "qwen", "--log", str(log), "--ready", f"tcp://127.0.0.1:{port}", "--", *server(port, "worker"))
     it.until("ready in")
@@ -205,7 +205,7 @@ def test_a_server_that_ends_with_0_has_failed(run: Callable[..., Running], port:
 
 
 def test_a_library_that_cannot_be_loaded(run: Callable[..., Running], tmp_path: Path) -> None:
-    """B06: exit 127 of the dynamic linker names the variable and its value."""
+    """exit 127 of the dynamic linker names the variable and its value."""
     source, library = tmp_path / "hook.c", tmp_path / "hook.so"
     source.write_text("int nothing;")
     missing = tmp_path / "libmissing_of_test.so"
@@ -241,7 +241,7 @@ def test_a_plain_command_is_left_to_speak_for_itself(
 
 
 def test_output_that_nobody_asked_for_is_not_touched(root: Path) -> None:
-    """B53: inherited, not a pipe of ours; a child may write as much as it likes."""
+    """inherited, not a pipe of ours; a child may write as much as it likes."""
     code = "import os, sys; print(os.readlink('/proc/self/fd/1'), file=sys.stderr); print('x' * 1_000_000)"
     words = [sys.executable, "-m", "spawnguard", "run", "--", sys.executable, "-c", code]
     reader, writer = os.pipe()

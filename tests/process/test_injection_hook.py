@@ -139,7 +139,7 @@ def test_a_finder_of_the_programs_own_in_front_of_ours(bootstrap: Any) -> None:
 
 
 def test_torch_that_was_there_before_the_bootstrap(bootstrap: Any) -> None:
-    """Handed case B25: too late for the environment; the call does it, and the reason says so."""
+    """too late for the environment; the call does it, and the reason says so."""
     code = f"""
         import torch
         torch._C.configuration()
@@ -173,7 +173,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize(("text", "pieces"), OPTIONS)
 def test_a_call_carries_the_whole_string(text: str, pieces: list[str], bootstrap: Any) -> None:
-    """Handed case B69: torch resets what its string does not name."""
+    """torch resets what its string does not name."""
     bootstrap.run(python("import torch"), bootstrap.injected(bootstrap.plan(text), PYTORCH_CUDA_ALLOC_CONF=None))
     assert bootstrap.calls[-1] == "set " + ",".join(pieces)
     assert set(bootstrap.outcomes[0].values()) == {"applied"}
@@ -225,7 +225,7 @@ def test_an_older_torch_is_set_by_the_older_call(bootstrap: Any) -> None:
 @pytest.mark.parametrize("build", ["cpu", "rocm"])
 def test_a_build_that_can_not_do_it_is_never_reported_as_done(build: str, bootstrap: Any) -> None:
     bootstrap.run(python("import torch"), bootstrap.injected(FAKE_TORCH=build))
-    # ROCm: torch 2.12 and ROCm 7 are needed; before that the flag reads True and is ignored (handed case B29).
+    # ROCm: torch 2.12 and ROCm 7 are needed; before that the flag reads True and is ignored.
     assert bootstrap.outcomes == [{"expandable_segments": "no-accelerator" if build == "cpu" else "already"}]
 
 

@@ -69,7 +69,7 @@ def test_an_engine_that_is_not_installed_is_named(engine: Any, started: Any) -> 
 
 @ENGINES
 def test_one_that_dies_at_import_says_where_and_why(engine: Any, started: Any) -> None:
-    """B50: at once, with the status, the phase and the last lines."""
+    """at once, with the status, the phase and the last lines."""
     first = {"vllm": "non-default args", "sglang": "server_args="}[engine.ENGINE.name]
     with pytest.raises(ChildFailed, match="ModuleNotFoundError: the stand-in fails") as caught:
         started(engine, env={"STAND_IN_FAIL": first})
@@ -103,7 +103,7 @@ def test_a_model_that_is_no_file_is_refused_before_the_start(engine: Any, tmp_pa
 
 @ENGINES
 def test_a_port_in_use_is_refused_before_the_start(engine: Any, started: Any, listener: socket.socket) -> None:
-    """B51: a stale server of the same kind would answer the first question."""
+    """a stale server of the same kind would answer the first question."""
     with pytest.raises(
         PortError, match=rf"port {port_of(listener)} on 127.0.0.1 is in use before the start: pid {os.getpid()}"
     ):
@@ -155,7 +155,7 @@ def test_a_phase_that_nobody_knows_is_told_by_its_last_line(tmp_path: Path) -> N
 
 
 def test_a_preloaded_library_that_lacks_another_is_named(started: Any, tmp_path: Path) -> None:
-    """B06: the dynamic linker ends it with 127 before its first line, as soon as the memory saver is on."""
+    """the dynamic linker ends it with 127 before its first line, as soon as the memory saver is on."""
     compiler = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-x", "c", "/dev/null", "-x", "none", "-o"]
     missing, hook = tmp_path / "libmissing.so", tmp_path / "hook.so"
     try:
@@ -248,7 +248,7 @@ def test_from_an_event_loop(started: Any) -> None:
 
 
 def test_from_a_thread_that_ends_before_it(started: Any) -> None:
-    """A death signal that the kernel sends when the *thread* ends would take it along (B45)."""
+    """A death signal that the kernel sends when the *thread* ends would take it along."""
     found: list[Server] = []
     thread = threading.Thread(target=lambda: found.append(started(vllm)))
     thread.start()

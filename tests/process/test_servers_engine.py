@@ -160,7 +160,7 @@ def test_it_is_ready_and_answers(kind: Kind, server: Server) -> None:
 
 
 def test_no_process_of_the_tree_has_a_leaked_variable(server: Server) -> None:
-    """B01, B02, slime#2248: absent, not empty, in every process; a child of the engine would have inherited it."""
+    """slime #2248: absent, not empty, in every process; a child of the engine would have inherited it."""
     seen = {process.pid: environ_of(process.pid) for process in server.processes()}
     assert len(seen) >= 3
     for environ in seen.values():
@@ -168,7 +168,7 @@ def test_no_process_of_the_tree_has_a_leaked_variable(server: Server) -> None:
         # vLLM sets LOCAL_WORLD_SIZE for its workers itself; the rest nobody sets.
         assert [name for name in TORCHRUN if name in environ] == []
         assert {name: environ[name] for name in ALLOCATOR if name in environ} == {ALLOCATOR[0]: "max_split_size_mb:256"}
-    assert environ_of(server.pid)["http_proxy"] == LEAKS["http_proxy"]  # B10: it still has it, and is asked without it
+    assert environ_of(server.pid)["http_proxy"] == LEAKS["http_proxy"]  # it still has it, and is asked without it
 
 
 def test_the_processes_with_torch_report(server: Server) -> None:
@@ -206,7 +206,7 @@ def test_it_is_stopped_in_any_phase(kind: Kind, number: int) -> None:
 
 
 def test_the_death_of_its_leader_takes_the_tree(kind: Kind) -> None:
-    """B42: vLLM's engine and workers would live on, and hold the device."""
+    """vLLM's engine and workers would live on, and hold the device."""
     with kind.launch() as server:
         pids = [process.pid for process in server.processes()]
         events = server.watch()

@@ -65,7 +65,7 @@ def test_silence_is_a_failure(build: str, bootstrap: Any) -> None:
 
 
 def test_where_the_setter_is_missing_the_variable_was_written_before_the_start(bootstrap: Any) -> None:
-    """Handed case B28: releases of torch_npu without the setter are served by the environment."""
+    """releases of torch_npu without the setter are served by the environment."""
     environ = environment(bootstrap, "npu", FAKE_TORCH_LACKS="npu_set", PYTORCH_NPU_ALLOC_CONF=TEXT)
     assert bootstrap.run([sys.executable, "-c", "import torch; torch.npu.init()"], environ).status == 0
     assert "npu initialised, environment: " + TEXT in bootstrap.calls

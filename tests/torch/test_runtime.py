@@ -58,7 +58,7 @@ def test_settings_are_those_of_the_environment_and_no_device_is_touched() -> Non
 
 
 def test_a_change_keeps_what_nobody_asked_to_change() -> None:
-    """Handed case B69: verl's set_expandable_segments drops the user's other options."""
+    """verl's set_expandable_segments drops the user's other options."""
     before, after = run(
         """
         before = allocator.settings().options

@@ -116,7 +116,7 @@ def test_start_environ_does_not_follow_os_environ(python_with: Ask) -> None:
 
 
 def test_bytes_that_are_not_utf8_reach_the_child(python_with: Ask, exec_exact: Exec) -> None:
-    """B57: a value that is not UTF-8 crashed launchers."""
+    """a value that is not UTF-8 crashed launchers."""
     expression = "[entry.hex() for entry in block.to_block(block.start_environ().environ)]"
     entries = [b"BAD=\xff\xfe", b"\xff=1"]
     assert python_with(entries, expression) == [entry.hex() for entry in entries]
@@ -140,7 +140,7 @@ def test_snapshot_follows_os_environ_and_is_a_copy(monkeypatch: pytest.MonkeyPat
 
 
 def test_snapshot_while_another_thread_edits() -> None:
-    """B31: copying os.environ itself raises KeyError in about 1 % of the tries here."""
+    """copying os.environ itself raises KeyError in about 1 % of the tries here."""
     names = [f"RACE_{number}" for number in range(50)]
     steady = block.snapshot()
     stop = threading.Event()
@@ -216,7 +216,7 @@ def most_that(holds: Callable[[int], bool], high: int) -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit per string is Linux's")
 def test_one_variable_at_the_kernels_limit(exec_exact: Exec) -> None:
-    """B55: E2BIG names the program. What we say names the variable, and we say it exactly when the kernel would."""
+    """E2BIG names the program. What we say names the variable, and we say it exactly when the kernel would."""
     most = 32 * os.sysconf("SC_PAGE_SIZE") - 1
     argv = [b"/bin/true"]
     fits, too_big = b"A=" + b"v" * (most - 2), b"BIG=" + b"v" * (most - 3)
